@@ -17,9 +17,6 @@ SESSIONS_FORMAT = 1
 TOKENS_FORMAT = 2
 LIMITS_FORMAT = LOG_FORMAT = 3
 
-# What decoding may raise, whatever the payload.
-UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
     """Commands in the order in which they take effect, and the leader's clock when it took them.

@@ -17,6 +17,7 @@ from streamd.objectstore.checkpoints import read_manifest, read_piece
 from streamd.storage.raft_snapshots import whole_rows
 from streamd.streams import model
 from streamd.streams.chunks import Chunk
+from streamd.streams.content import UNDECODABLE
 from streamd.streams.limits import Limits
 from streamd.streams.sessions import Session
 from streamd.streams.tokens import Token
@@ -181,7 +182,7 @@ def test_commands_damaged_by_chance_are_judged_alike() -> None:
         damaged = spoiled(payload, random)
         try:
             expected = plain(codec.decode_batch(damaged))
-        except codec.UNDECODABLE:
+        except UNDECODABLE:
             expected = None
         found = judged(lambda raw: plain(commands.decode_batch(raw)), damaged)
         assert found == expected, damaged.hex()

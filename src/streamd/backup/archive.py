@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from streamd.backup.checkpoints import ArchiveTarget, Checkpointer
-from streamd.codec import UNDECODABLE, decode_batch
+from streamd.codec import decode_batch
 from streamd.config import ColdConfig
 from streamd.group.committed_log import EntriesGone
 from streamd.group.proposals import OutcomeUnknown, Unavailable
@@ -24,6 +24,7 @@ from streamd.objectstore.names import ENDS, EndName, group_folder
 from streamd.objectstore.segments import SegmentWriter
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.commands import Archived
+from streamd.streams.content import UNDECODABLE
 from streamd.streams.model import LogPosition
 from streamd.tiering.tier import LeaderTerm
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streamd.streams.content import is_json
+from streamd.streams.content import UNDECODABLE, is_json
 
 START = "-1"
 NOW = "now"
@@ -117,5 +117,5 @@ def decode(data: bytes) -> Any:
     """The value of a JSON text. Raises `ValueError`."""
     try:
         return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         return json.loads(data)  # it takes lone surrogates, which are JSON (RFC 8259 section 8.2)

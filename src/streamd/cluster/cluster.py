@@ -13,7 +13,7 @@ import trio
 from msgspec.structs import replace
 
 from streamd.blocking import RunBlocking
-from streamd.codec import LOG_FORMAT, UNDECODABLE, decode_batch
+from streamd.codec import LOG_FORMAT, decode_batch
 from streamd.config import ClusterConfig
 from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Unavailable
@@ -24,6 +24,7 @@ from streamd.raft.messages import AppendRequest, Configuration, EntryKind, Messa
 from streamd.storage.data_dir import DataDir
 from streamd.storage.errors import StorageError
 from streamd.storage.log_storage import LogStorage
+from streamd.streams.content import UNDECODABLE
 from streamd.transport import Credentials, Hello, Limits, Network, PeerConnection, Transport
 from streamd.transport import errors as transport_errors
 from streamd.transport.hello import encode_hello, parse_hello

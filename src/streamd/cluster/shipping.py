@@ -17,7 +17,7 @@ import trio
 
 from streamd.blocking import RunBlocking
 from streamd.cluster.cluster import Cluster
-from streamd.codec import LIMITS_FORMAT, UNDECODABLE
+from streamd.codec import LIMITS_FORMAT
 from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.storage.incoming import SnapshotDamaged, SnapshotSink
@@ -27,6 +27,7 @@ from streamd.storage.raft_snapshots import (
     SnapshotSource,
     SnapshotUnavailable,
 )
+from streamd.streams.content import UNDECODABLE
 
 log = structlog.get_logger("streamd.snapshots")
 

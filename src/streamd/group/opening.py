@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 import trio
 
-from streamd.codec import SESSIONS_FORMAT, UNDECODABLE
+from streamd.codec import SESSIONS_FORMAT
 from streamd.group.peers import Peers
 from streamd.group.proposals import OutcomeUnknown, Proposal, Unavailable
 from streamd.raft.core import Core, Role
 from streamd.streams import keys
 from streamd.streams.commands import Number, OpenSession
+from streamd.streams.content import UNDECODABLE
 from streamd.streams.state import State
 
 # When to ask again a leader that does not open sessions yet, or that could not be asked; and how

@@ -13,11 +13,11 @@ import msgspec
 import outcome
 import trio
 
-from streamd.codec import UNDECODABLE
 from streamd.group.proposals import Awaited, OutcomeUnknown, Proposal, Unavailable, fail_all
 from streamd.metrics import Metrics
 from streamd.streams.checks import payload_bytes
 from streamd.streams.commands import Command, Number, Outcome, Result, brings_bytes
+from streamd.streams.content import UNDECODABLE
 from streamd.streams.sessions import MAX_REMEMBERED, PackageStamp
 
 # The largest distance between the oldest undecided package's number and the newest: the state

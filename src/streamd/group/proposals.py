@@ -17,7 +17,6 @@ import msgspec
 import outcome
 import trio
 
-from streamd.codec import UNDECODABLE
 from streamd.diagnostics import Held
 from streamd.streams.checks import fault, is_of_leader, payload_bytes
 from streamd.streams.commands import (
@@ -29,6 +28,7 @@ from streamd.streams.commands import (
     Result,
     Scrubbed,
 )
+from streamd.streams.content import UNDECODABLE
 
 
 class Unavailable(Exception):

@@ -10,10 +10,10 @@ from typing import ParamSpec
 from quart import Response, jsonify
 
 from streamd.auth.scopes import ScopeError
-from streamd.codec import UNDECODABLE
 from streamd.config import ConfigError
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.http.fields import BadRequest
+from streamd.streams.content import UNDECODABLE
 
 Answer = tuple[Response, int]
 

@@ -17,7 +17,6 @@ import msgspec
 from streamd.audit import notes
 from streamd.audit.refusals import Kind
 from streamd.audit.trail import AuditTrail, AuditUnavailable
-from streamd.codec import UNDECODABLE
 from streamd.http.authority import Authority
 from streamd.http.messages import (
     ErrorBody,
@@ -28,6 +27,7 @@ from streamd.http.messages import (
 )
 from streamd.http.needs import SERVER, Need
 from streamd.http.wire import body_parts
+from streamd.streams.content import UNDECODABLE
 
 # Answers that deny something to their sender.
 _REFUSED = frozenset((401, 403, 421, 429))

@@ -18,7 +18,6 @@ import msgspec
 import zstandard
 from crc32c import crc32c
 
-from streamd.codec import UNDECODABLE
 from streamd.objectstore.errors import ObjectCorrupt
 from streamd.objectstore.framing import Head
 from streamd.objectstore.names import (
@@ -29,6 +28,7 @@ from streamd.objectstore.names import (
     digest_of,
 )
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
+from streamd.streams.content import UNDECODABLE
 from streamd.streams.model import LogPosition
 
 VERSION = 1

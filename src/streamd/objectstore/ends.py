@@ -15,11 +15,11 @@ from __future__ import annotations
 import msgspec
 from crc32c import crc32c
 
-from streamd.codec import UNDECODABLE
 from streamd.objectstore.errors import ObjectCorrupt
 from streamd.objectstore.framing import Head
 from streamd.objectstore.names import EndName, NamedObject, digest_of
 from streamd.objectstore.segments import PositionFields, named_fields
+from streamd.streams.content import UNDECODABLE
 from streamd.streams.model import LogPosition
 
 VERSION = 1

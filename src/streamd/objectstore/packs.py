@@ -21,12 +21,12 @@ from typing import NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from streamd.codec import UNDECODABLE
 from streamd.objectstore.errors import ObjectCorrupt
 from streamd.objectstore.framing import Head
 from streamd.objectstore.names import PackName
 from streamd.objectstore.objects import ObjectStore
 from streamd.streams.chunks import Chunk
+from streamd.streams.content import UNDECODABLE
 from streamd.streams.model import SliceRef
 
 VERSION = 1

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streamd.codec import UNDECODABLE
 from streamd.spark.errors import BadRecord
 from streamd.spark.streams import Piece
 from streamd.spark.values import parse
+from streamd.streams.content import UNDECODABLE
 from streamd.streams.offsets import Position
 
 _SET, _DELETE, _RESET = ("insert", "update"), "delete", "reset"

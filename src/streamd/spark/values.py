@@ -20,9 +20,9 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
-from streamd.codec import UNDECODABLE
 from streamd.spark.errors import BadRecord
 from streamd.spark.options import BadOption
+from streamd.streams.content import UNDECODABLE
 
 Values = list[Any]
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from streamd.state.events import ChangeEvent, ChangeHeaders, InvalidEvent, Operation
 from streamd.state.schemas import InvalidValue, MsgspecSchema, checked, plain_json, schema_of
+from streamd.streams.content import UNDECODABLE
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ class CollectionDefinition(Generic[T]):
                 value = decode(text)
                 if attribute is None or str(getattr(value, attribute)) == key:
                     return value  # type: ignore[no-any-return]
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except UNDECODABLE:
                 pass  # The key may be missing in it, or a surrogate be alone.
         plain = checked(plain_json, text)
         if self.key is not None:

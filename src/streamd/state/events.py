@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeGuard
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from streamd.streams.content import json_elements
+from streamd.streams.content import UNDECODABLE, json_elements
 
 Operation = Literal["insert", "update", "upsert", "delete"]
 Control = Literal["up-to-date", "snapshot-start", "snapshot-end", "reset"]
@@ -118,7 +118,6 @@ _CHANGES = msgspec.json.Decoder(list[ChangeEvent])
 _RAW_CHANGES = msgspec.json.Decoder(list[RawChangeEvent])
 _CHANGE = msgspec.json.Decoder(ChangeEvent)
 _RAW_CHANGE = msgspec.json.Decoder(RawChangeEvent)
-_UNDECODABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 _MAX_SHOWN_BYTES = 200
 
 
@@ -166,14 +165,14 @@ def _decode_batch(array: bytes, changes: Any, change: Any) -> list[Any]:
     # is a Change Event, as it is to `@durable-streams/state`.
     try:
         return changes.decode(array)  # type: ignore[no-any-return]
-    except _UNDECODABLE:
+    except UNDECODABLE:
         return [_decode(text, change) for text in json_elements(array)]
 
 
 def _decode(text: bytes, change: Any) -> Any:
     try:
         return change.decode(text)
-    except _UNDECODABLE:
+    except UNDECODABLE:
         return _decode_slowly(text, raw=change is _RAW_CHANGE)
 
 
@@ -213,7 +212,7 @@ def _raw_value(text: bytes, value: Any) -> Raw | UnsetType:
     """
     try:
         return _RAW_VALUE.decode(text).value
-    except _UNDECODABLE:
+    except UNDECODABLE:
         return UNSET if value is UNSET else Raw(json.dumps(value, allow_nan=False).encode())
 
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 import msgspec
 
 from streamd.state.events import StateError
+from streamd.streams.content import UNDECODABLE
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -136,5 +137,5 @@ def plain_json(text: bytes) -> Any:
     """A JSON text as plain values, with the lone surrogates that JavaScript writes."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         return cast("Any", json.loads(text))

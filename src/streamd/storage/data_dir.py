@@ -11,9 +11,9 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
-from streamd.codec import UNDECODABLE
 from streamd.storage.errors import DataDirInUse, IdentityMismatch, StorageFailed
 from streamd.storage.files import rename_durably, write_durably
+from streamd.streams.content import UNDECODABLE
 
 # 2: the log has a journal. An earlier release would not miss what only the journal holds.
 FORMAT_VERSION = 2

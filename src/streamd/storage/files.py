@@ -10,8 +10,8 @@ from typing import TypeVar
 import msgspec
 from crc32c import crc32c
 
-from streamd.codec import UNDECODABLE
 from streamd.storage.errors import LogCorrupt
+from streamd.streams.content import UNDECODABLE
 
 _CHECKSUM = Struct(">I")
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from streamd.codec import UNDECODABLE
 from streamd.storage.binding import plyvel
 from streamd.storage.errors import RESTORE_HINT, LogCorrupt, StorageError
 from streamd.storage.files import sync_directory
@@ -20,6 +19,7 @@ from streamd.storage.leveldb import LevelDBFailStop
 from streamd.storage.raft_snapshots import Piece, SnapshotMeta, piece_crc, put_rows
 from streamd.storage.state_store import StateStore, open_state_database
 from streamd.streams import keys
+from streamd.streams.content import UNDECODABLE
 from streamd.streams.model import Header
 
 # Sorts before every key of the state; deleted before the rows are used.

@@ -16,6 +16,10 @@ import msgspec
 
 T = TypeVar("T")
 
+# What decoding may raise, whatever the bytes. A field that a later version added is skipped,
+# however deeply it is nested, so the interpreter's stack is the limit.
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 JSON = "application/json"
 JSON_SEPARATOR = b","

@@ -6,10 +6,6 @@ from enum import StrEnum
 
 import msgspec
 
-# What decoding may raise, whatever was sent. A later version's field is skipped, however deeply it
-# is nested, so the interpreter's stack is the limit.
-UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
 
 class NotSent(Exception):
     """A request certainly never reached the peer."""

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import msgspec
 
+from streamd.streams.content import UNDECODABLE
 from streamd.transport.errors import (
-    UNDECODABLE,
     ProtocolError,
     Refusal,
     RefusalCode,

@@ -8,8 +8,8 @@ import msgspec
 import structlog
 import trio
 
+from streamd.streams.content import UNDECODABLE
 from streamd.transport.errors import (
-    UNDECODABLE,
     NotSent,
     OutcomeUnknown,
     ProtocolError,

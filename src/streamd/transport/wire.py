@@ -19,7 +19,8 @@ import trio
 from crc32c import crc32c
 
 from streamd.raft.messages import Message
-from streamd.transport.errors import UNDECODABLE, ConnectionEnded, ProtocolError
+from streamd.streams.content import UNDECODABLE
+from streamd.transport.errors import ConnectionEnded, ProtocolError
 from streamd.transport.interface import Limits, PromptStream
 
 _HEADER = Struct(">IIB")

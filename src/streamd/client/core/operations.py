@@ -29,7 +29,7 @@ from streamd.headers import (
     STREAM_SNAPSHOT_OFFSET,
     STREAM_TTL,
 )
-from streamd.streams.content import json_value
+from streamd.streams.content import UNDECODABLE, json_value
 
 S = TypeVar("S")
 
@@ -168,7 +168,7 @@ def listing(session: Session, path: str, prefix: str, after: str | None) -> Flow
 def _decoded(answer: Answer, kind: type[S]) -> S:
     try:
         return msgspec.json.decode(answer.body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise unexpected(answer.status, str(error)) from None
 
 
