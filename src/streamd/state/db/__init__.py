@@ -7,6 +7,7 @@ The parts:
 - `feeds`: a bounded queue for each reader of changes;
 - `writes`: optimistic values until their transaction comes back on the stream;
 - `snapshots`: begin with a snapshot where messages were trimmed, and publish one;
+- `finishing`: work that a cancelled caller waits for;
 - `sqlite`: a durable copy of the rows and of the offset, in one transaction per batch.
 
 A batch is planned (`streamd.state.consumer`), then kept by the store, then shown: rows, feeds and

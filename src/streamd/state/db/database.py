@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -18,6 +19,7 @@ from streamd.client import AsyncStream, Chunk, OffsetGone
 from streamd.state.consumer import Consumer, Plan
 from streamd.state.db.collections import Collection
 from streamd.state.db.feeds import Feeds
+from streamd.state.db.finishing import finish
 from streamd.state.db.snapshots import read_snapshot
 from streamd.state.db.sqlite import Copied, SQLite
 from streamd.state.db.writes import DatabaseClosed, Writes
@@ -128,7 +130,11 @@ class StreamDB:
         traceback: TracebackType | None,
     ) -> bool:
         assert self._tasks is not None, "it was entered"
-        await self.close()
+        try:
+            await self.close()
+        except BaseException as interrupted:  # natively: the file is closed all the same
+            await self._tasks.__aexit__(type(interrupted), interrupted, interrupted.__traceback__)
+            raise
         if isinstance(error, Exception):
             # Not through the task group, which would wrap it.
             await self._tasks.__aexit__(None, None, None)
@@ -170,10 +176,12 @@ class StreamDB:
         self._end(DatabaseClosed("the database was closed"))
         if self._following is not None:
             self._following.cancel()
-        with anyio.CancelScope(shield=True):
-            async with self._reading:
-                if self._store is not None:
-                    await anyio.to_thread.run_sync(self._store.close)
+        await finish(self._close_store)
+
+    async def _close_store(self) -> None:
+        async with self._reading:
+            if self._store is not None:
+                await anyio.to_thread.run_sync(self._store.close)
 
     def _end(self, error: Exception) -> None:
         """Nothing comes from the stream any longer. The first error counts."""
@@ -184,11 +192,13 @@ class StreamDB:
     # -- following --
 
     async def _open(self) -> None:
-        if self._is_open or self._store is None:
-            return
+        if not self._is_open and self._store is not None:
+            await finish(partial(self._open_store, self._store))
+
+    async def _open_store(self, store: SQLite) -> None:
         kinds = sorted(each.type for each in self._schema.collections.values())
         schema = msgspec.json.encode([self._schema.version, kinds]).decode()
-        copied = await anyio.to_thread.run_sync(self._load, self._store, schema)
+        copied = await anyio.to_thread.run_sync(self._load, store, schema)
         self._offset, self._incarnation = copied.next_offset, copied.incarnation
         self._consumer.in_snapshot = copied.in_snapshot
         self._is_open = True
@@ -258,6 +268,9 @@ class StreamDB:
 
     async def _apply(self, plan: Plan, next_offset: str, incarnation: str) -> None:
         """Keep a plan, and then show it: nobody sees what a crash could take back."""
+        await finish(partial(self._keep_and_show, plan, next_offset, incarnation))
+
+    async def _keep_and_show(self, plan: Plan, next_offset: str, incarnation: str) -> None:
         if self._store is not None:
             await anyio.to_thread.run_sync(self._store.commit, plan, next_offset, incarnation)
         self._consumer.apply(plan)

@@ -16,6 +16,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike, fspath
+from threading import RLock
 from typing import NamedTuple
 
 from streamd.state.consumer import Plan, Row
@@ -68,31 +69,34 @@ class Copied(NamedTuple):
 class SQLite:
     """A durable copy of a stream's state in a file, for one `StreamDB`.
 
-    Its methods block; a `StreamDB` calls them in a worker thread. Other programs may read the file:
-    the table `rows` has the type, the key and the JSON value of each entity.
+    Its methods block, and wait for each other: a `StreamDB` calls them in worker threads. Other
+    programs may read the file: the table `rows` has the type, the key and the JSON value of each
+    entity.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self._path = fspath(path)
         self._connection: sqlite3.Connection | None = None
         self._copied = Copied()
+        self._lock = RLock()
 
     def open(self, stream: str, schema: str) -> Copied:
         """Open or create the copy; it starts over if it was kept for another schema.
 
         Raises `StoreError` if the file is something else or holds another stream.
         """
-        self.close()
-        with _errors(self._path):
-            self._connection = sqlite3.connect(
-                self._path, isolation_level=None, check_same_thread=False, timeout=30
-            )
-        try:
-            self._copied = self._opened(stream, schema)
-        except BaseException:
+        with self._lock:
             self.close()
-            raise
-        return self._copied
+            with _errors(self._path):
+                self._connection = sqlite3.connect(
+                    self._path, isolation_level=None, check_same_thread=False, timeout=30
+                )
+            try:
+                self._copied = self._opened(stream, schema)
+            except BaseException:
+                self.close()
+                raise
+            return self._copied
 
     def _opened(self, stream: str, schema: str) -> Copied:
         with _errors(self._path):
@@ -136,13 +140,22 @@ class SQLite:
 
     def rows(self) -> Iterator[list[Row]]:
         """All rows, some thousands at a time. Raises `StoreError`."""
-        with _errors(self._path):
+        with self._lock, _errors(self._path):
             cursor = self._execute("SELECT type, key, CAST(value AS BLOB) FROM rows")
-            while found := cursor.fetchmany(_ROWS_AT_ONCE):
-                yield [Row(*row) for row in found]
+        while True:
+            # Not across the yield: a generator may end in another thread, or never.
+            with self._lock, _errors(self._path):
+                found = cursor.fetchmany(_ROWS_AT_ONCE)
+            if not found:
+                return
+            yield [Row(*row) for row in found]
 
     def commit(self, plan: Plan, next_offset: str, incarnation: str = "") -> None:
         """Keep what a batch does, with the offset after it. Raises `StoreError`."""
+        with self._lock:
+            self._commit(plan, next_offset, incarnation)
+
+    def _commit(self, plan: Plan, next_offset: str, incarnation: str) -> None:
         before = self._copied
         last = {(table.type, key): text for table, key, _, text, _ in plan.steps}
         removed = [place for place, text in last.items() if text is None]
@@ -168,9 +181,10 @@ class SQLite:
 
     def close(self) -> None:
         """Close the file; harmless if it is closed."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
