@@ -1,56 +1,83 @@
-// Edits a Yjs document through `YjsProvider` and `YjsServer`, both as published. Prints `ready`, then
-// answers each line: `write TEXT` and `join` (a reader of its own, from the snapshot on) are told when
-// every reader has the text; `snapshot` waits until there is a snapshot of another offset than before.
+// Edits Yjs documents through `YjsProvider` and `YjsServer`, both as published. Each line of input is a
+// JSON list, a command and its arguments; each is answered by a line of JSON.
 import { createInterface } from "node:readline"
 import { YjsProvider } from "@durable-streams/y-durable-streams"
 import { YjsServer } from "@durable-streams/y-durable-streams/server"
+import { Awareness } from "y-protocols/awareness"
 import * as Y from "yjs"
 
-const [dsServerUrl, liveMode] = process.argv.slice(2)
+const [dsServerUrl] = process.argv.slice(2)
 const print = console.log
 console.log = () => {} // The server tells of each snapshot there.
-const server = new YjsServer({ dsServerUrl, compactionThreshold: 100 })
+const server = new YjsServer({ dsServerUrl, compactionThreshold: 1000 })
 const baseUrl = `${await server.start()}/v1/yjs/editing`
 
-const join = async () => {
-  const doc = new Y.Doc()
-  const provider = new YjsProvider({ doc, baseUrl, docId: "page", liveMode })
-  await new Promise((resolve, reject) => {
-    provider.on("synced", (synced) => synced && resolve())
-    provider.on("error", reject)
-  })
-  return doc
+class Editor {
+  constructor(docId, liveMode) {
+    this.doc = new Y.Doc()
+    this.text = this.doc.getText("page")
+    this.awareness = new Awareness(this.doc)
+    this.errors = []
+    this.provider = new YjsProvider({ doc: this.doc, baseUrl, docId, liveMode, awareness: this.awareness })
+    this.provider.on("error", (error) => this.errors.push(error.message))
+  }
+
+  view() {
+    const present = [...this.awareness.getStates().values()].map(({ name }) => name).filter(Boolean)
+    const { synced, connected } = this.provider
+    return { text: this.text.toString(), present: present.sort().join(" "), synced, connected }
+  }
 }
 
-const has = (doc, text) =>
-  new Promise((resolve) => {
-    const look = () => doc.getText("page").toString() === text && resolve()
-    doc.on("update", look)
-    look()
-  })
-
-const snapshot = async () => {
-  const answer = await fetch(`${baseUrl}/docs/page?offset=snapshot`, { redirect: "manual" })
+const editors = new Map()
+const later = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds))
+const last = async (docId) => {
+  const answer = await fetch(`${baseUrl}/docs/${docId}?offset=snapshot`, { redirect: "manual" })
   return new URL(answer.headers.get("location"), baseUrl).searchParams.get("offset")
 }
 
-const docs = [await join()]
-let text = ""
-let offset = await snapshot()
-print("ready")
+const commands = {
+  join: (name, docId, liveMode) => void editors.set(name, new Editor(docId, liveMode)),
+  insert: (name, at, text) => editors.get(name).text.insert(at, text),
+  // Anywhere, within what the editor has at this time.
+  insertAt: (name, share, text) => {
+    const { text: page } = editors.get(name)
+    page.insert(Math.floor(share * (page.length + 1)), text)
+  },
+  remove: (name, share) => {
+    const { text: page } = editors.get(name)
+    if (page.length) page.delete(Math.floor(share * page.length), 1)
+  },
+  show: (name, state) => editors.get(name).awareness.setLocalState(state),
+  disconnect: (name) => editors.get(name).provider.disconnect(),
+  connect: (name) => void editors.get(name).provider.connect(),
+  destroy: (name) => editors.get(name).provider.destroy(),
+  // As an application does with what it kept while it was offline.
+  merge: (name, from) => Y.applyUpdate(editors.get(name).doc, Y.encodeStateAsUpdate(editors.get(from).doc)),
+  // Answers with the offset of the snapshot once it is another than this.
+  snapshot: async (docId, before) => {
+    while ((await last(docId)) === before) await later(20)
+    return last(docId)
+  },
+  // Answers with the editor once it shows this.
+  until: async (name, wanted) => {
+    const editor = editors.get(name)
+    const shows = () => Object.entries(wanted).every(([key, value]) => editor.view()[key] === value)
+    for (const end = Date.now() + 20_000; !shows() && Date.now() < end; ) await later(5)
+    return editor.view()
+  },
+  // Answers with the text once all have the same document.
+  agree: async (...names) => {
+    const states = () => names.map((name) => Y.encodeStateVector(editors.get(name).doc).toString())
+    const texts = () => names.map((name) => editors.get(name).text.toString())
+    const agree = () => new Set(states()).size === 1 && new Set(texts()).size === 1
+    for (const end = Date.now() + 30_000; !agree() && Date.now() < end; ) await later(5)
+    return [...new Set(texts())]
+  },
+}
+
 for await (const line of createInterface({ input: process.stdin })) {
-  const [order, what] = line.split(" ")
-  if (order === "write") {
-    docs[0].getText("page").insert(text.length, what)
-    text += what
-  } else if (order === "join") {
-    docs.push(await join())
-  } else {
-    let next = offset
-    while (next === offset) next = await snapshot()
-    offset = next
-  }
-  await Promise.all(docs.map((doc) => has(doc, text)))
-  print(`${docs.length} ${text.length}`)
+  const [command, ...given] = JSON.parse(line)
+  print(JSON.stringify((await commands[command](...given)) ?? null))
 }
 process.exit(0)

@@ -1,4 +1,4 @@
-"""Yjs and the State Protocol on top of streams: their npm packages, against a server process."""
+"""Collections that a stream keeps up to date: `@durable-streams/state` with TanStack DB."""
 
 from __future__ import annotations
 
@@ -13,31 +13,6 @@ from tests.support.server_process import ServerProcess
 
 JSON = {"Content-Type": "application/json"}
 USERS = "/v1/stream/state/users"
-
-
-@pytest.mark.parametrize("live", ["sse", "long-poll"])
-def test_editors_of_a_document_join_at_its_snapshots(tmp_path: Path, live: str) -> None:
-    """New editors read from one past the snapshot's offset: past the tail, or inside an update."""
-    with (
-        ServerProcess(tmp_path / "data") as server,
-        running("edit.mjs", server.url, live) as editors,
-    ):
-        assert editors.says() == "ready"
-        for line, told in (
-            ("write " + "a" * 150, "1 150"),
-            ("snapshot", "1 150"),
-            ("join", "2 150"),
-            ("write b", "2 151"),
-            ("join", "3 151"),
-            ("write " + "c" * 150, "3 301"),
-            ("snapshot", "3 301"),
-            ("join", "4 301"),
-            ("write d", "4 302"),
-        ):
-            editors.tell(line)
-            assert editors.says() == told, line
-        editors.end_input()
-        assert editors.status() == 0
 
 
 def change(operation: str, key: str, name: str = "") -> str:
