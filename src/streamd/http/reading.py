@@ -172,7 +172,7 @@ async def read(
         at = found
     if query.live is Live.SSE:
         return await tail_by_sse(service, request, route, stream, at, query.cursor)
-    if query.live is not None and at == stream.tail:
+    if query.live is Live.LONG_POLL and at == stream.tail:
         return _wait_at_tail(service, request, route, stream, query)
     if query.live is None and query.at is None:
         return _now(stream)
