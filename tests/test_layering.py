@@ -292,3 +292,24 @@ def test_a_library_outside_its_home_is_a_breach(module: str, source: str) -> Non
 )
 def test_an_inward_import_is_not_a_breach(module: str, source: str) -> None:
     assert breaches(module, source) == []
+
+
+# What speaks HTTP for the library, the commands and Spark's formats: each has one way to do it.
+SPEAKS_HTTP = {"client.connecting", "client.driving", "client.async_driving"}
+
+
+def http_libraries(source: str) -> set[str]:
+    names = {name for node in ast.walk(ast.parse(source)) for name in imported(node)}
+    found = {name.split(".")[0] for name in names} & {"httpx", "httpcore", "requests", "h11"}
+    return found | {name for name in names if name.startswith(("http.client", "urllib.request"))}
+
+
+def test_only_the_drivers_of_the_library_speak_http() -> None:
+    asking = ("client", "commands", "spark", "state")
+    found = {
+        name
+        for name, source in modules()
+        if name.split(".")[0] in asking and http_libraries(source)
+    }
+    assert found == SPEAKS_HTTP
+    assert http_libraries("def f():\n    from urllib.request import urlopen")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamd.client.core import operations, reading
-from streamd.client.core.retrying import Backoff, Session, ask
+from streamd.client.core.retrying import Backoff, Session, ask, receive
 from streamd.client.core.steps import Answer, Discard, Lost, Pause, Receive, Request, Send, Step
 from streamd.client.errors import (
     NotAuthenticated,
@@ -234,6 +234,45 @@ def test_renewed_credentials_are_tried_once() -> None:
         with pytest.raises(NotAuthenticated):
             result_of(ask(network.session(renews=renews), GET), network)
         assert len(network.sent) == tries
+
+
+def test_a_node_that_a_redirect_led_to_says_why_it_got_no_token() -> None:
+    network = Network([redirect("http://c:1/v1/stream/x"), refused(401, "AUTHENTICATION_REQUIRED")])
+    with pytest.raises(NotAuthenticated, match="http://c:1/ gets no token unless") as denied:
+        result_of(ask(network.session(renews=True), APPEND), network)
+    assert (denied.value.code, len(network.sent)) == ("AUTHENTICATION_REQUIRED", 2)
+
+
+# --- any request
+
+
+def test_a_refusal_of_streamds_own_with_502_is_final() -> None:
+    """It says that a node that is to join does not answer; no proxy says that."""
+    network = Network([refused(502, "NO_ANSWER")])
+    with pytest.raises(Refused) as final:
+        result_of(ask(network.session(), GET), network)
+    assert not isinstance(final.value, Unavailable)
+    network = Network([refused(502), OK])
+    assert result_of(ask(network.session(), GET), network) is OK
+
+
+def test_a_download_is_asked_for_again_until_its_first_piece() -> None:
+    network = Network([UNSENT, OK, CUT, OK, b"one", b"two", b""])
+    parts = list(emitted(receive(network.session(retry_for_s=60), GET), network))
+    assert parts == [OK, b"one", b"two"]
+
+
+def test_a_download_that_breaks_off_after_a_piece_is_not_begun_again() -> None:
+    network = Network([OK, b"one", CUT, OK, b"one", b""])
+    parts = emitted(receive(network.session(), GET), network)
+    assert [next(parts), next(parts)] == [OK, b"one"]
+    with pytest.raises(Unreachable, match="http://a broke off after 3 bytes"):
+        next(parts)
+
+
+def test_an_empty_download_is_an_answer_alone() -> None:
+    network = Network([OK, b""])
+    assert list(emitted(receive(network.session(), GET), network)) == [OK]
 
 
 # --- following

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from streamd.client.transport import Server
+from streamd.client.operating import Operator
+from streamd.client.options import Server
 from tests.client.running import Shell
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
@@ -64,7 +65,7 @@ def test_a_private_ca_is_trusted_for_operations_too(tmp_path: Path) -> None:
         streamd.environment["STREAMD_CACERT"] = ca
         assert json.loads(streamd("cold", "status", "--json"))["leads"]
         # A follower would ask the leader with the same trust; here one node is both.
-        at_any = Server([server.url], cacert=ca)
+        at_any = Operator(Server([server.url], ca, None, None, None))
         told = at_any.peek(f"127.0.0.1:{server.port}", "/cluster/status")
         assert told is not None
         assert told["leader_id"] == 1
@@ -105,7 +106,7 @@ def breaking_off(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-@pytest.mark.parametrize(("answer", "status"), [(b"", 3), (BUSY, 1)])
+@pytest.mark.parametrize(("answer", "status"), [(b"", 3), (BUSY, 3)])
 def test_a_membership_change_is_never_sent_twice(answer: bytes, status: int) -> None:
     """Sent again after it took effect, it would be refused, or transfer leadership once more."""
     with breaking_off(answer) as (first, asked), breaking_off(answer) as (second, asked_too):
@@ -120,3 +121,36 @@ def test_an_answer_that_is_not_json_is_refused() -> None:
     with breaking_off(page) as (url, _):
         assert "not streamd's" in Shell(url).fails(1, "cluster", "status")
         assert "not streamd's" in Shell(url).fails(1, "list", "bucket")
+
+
+TOO_MANY = (
+    b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
+    b"Connection: close\r\n\r\n"
+)
+
+
+def test_a_command_waits_as_long_as_a_server_asks() -> None:
+    with breaking_off(TOO_MANY) as (url, asked):
+        sentence = Shell(url).fails(3, "cluster", "--retry-for", "1.5", "transfer")
+    assert sentence.startswith("the server cannot serve the request now (429 ")
+    assert len(asked) == 2, "nothing had changed, so it was sent again: once in 1.5 s"
+
+
+def test_a_change_of_the_members_without_an_answer_may_have_taken_effect() -> None:
+    with breaking_off(b"") as (url, _):
+        assert "may have taken effect" in Shell(url).fails(3, "cluster", "remove", "7")
+
+
+def test_a_long_wait_for_an_answer_is_announced_once() -> None:
+    with breaking_off(BUSY) as (url, asked):
+        done = Shell(url).run("read", "x", "--retry-for", "7")
+    first, last = done.stderr.decode().splitlines()
+    assert first.startswith(f"streamd: {url} cannot serve the request now (503 ")
+    assert first.endswith("; trying again")
+    assert last.startswith("streamd: x: the server cannot serve the request now (503 ")
+    assert (done.returncode, len(asked) > 3) == (3, True)
+
+
+def test_a_peer_that_does_not_answer_is_refused_at_once(server: ServerProcess) -> None:
+    streamd = Shell(server.url)
+    streamd.fails(1, "cluster", "--retry-for", "600", "add", f"127.0.0.1:{unused_port()}")

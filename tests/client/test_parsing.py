@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.client import lines
-from streamd.client.appending import NotJson, bodies_of_lines
 from streamd.client.core.multipart import (
     Malformed,
     PartData,
@@ -22,7 +21,7 @@ from streamd.client.core.multipart import (
     parse_parts,
 )
 from streamd.client.core.sse import Event, Events, EventTooLarge
-from streamd.client.lines import LineTooLong
+from streamd.client.lines import LineTooLong, NotJson, bodies_of_lines
 from streamd.client.messages import JsonText, LastLines, json_line, plain
 from streamd.client.names import BadName, bucket_path, parse_name
 from tests.client.flows import emitted

@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamd.client.blocking import Bucket, Client, Snapshots, Stream
 from streamd.client.core.reading import Live
+from streamd.client.core.steps import Answer
 from streamd.client.epochs import ClockEpochs, Epochs, FileEpochs, MemoryEpochs
 from streamd.client.errors import (
     AlreadyExists,
@@ -72,6 +73,7 @@ from streamd.client.errors import (
     TooManyRequests,
     Unavailable,
     Unreachable,
+    Unsendable,
 )
 from streamd.client.names import BadName
 from streamd.client.producing import Producer
@@ -114,6 +116,7 @@ __all__ = [
     "NOW",
     "START",
     "AlreadyExists",
+    "Answer",
     "Appended",
     "AsyncBucket",
     "AsyncClient",
@@ -163,6 +166,7 @@ __all__ = [
     "TooManyRequests",
     "Unavailable",
     "Unreachable",
+    "Unsendable",
 ]
 
 

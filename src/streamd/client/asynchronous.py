@@ -13,7 +13,8 @@ from streamd.client.connecting import Cert, Verify, settings, url_list
 from streamd.client.core import operations, snapshots
 from streamd.client.core.producing import ProducerSettings, producer
 from streamd.client.core.reading import Live
-from streamd.client.core.retrying import TIMEOUT_S, Session
+from streamd.client.core.retrying import TIMEOUT_S, Session, ask, receive
+from streamd.client.core.steps import Answer, Body, Request
 from streamd.client.core.streams import Data, StreamFlows, as_bytes, messages
 from streamd.client.epochs import Epochs
 from streamd.client.names import bucket_path, parse_name
@@ -97,6 +98,35 @@ class AsyncClient:
     def bucket(self, name: str) -> AsyncBucket:
         """The bucket with a name. Asks nothing. Raises `BadName`."""
         return AsyncBucket(self._driver, self._session, bucket_path(name))
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Body = b"",
+        repeatable: bool = True,
+    ) -> Answer:
+        """Ask for any path of the HTTP API, such as an operator's, and return the whole answer.
+
+        Nodes, retries and errors are those of all requests. One that is not `repeatable` is sent
+        again only if it cannot have taken effect: raises `OutcomeUnknown` if it may have.
+        """
+        request = Request(method, path, params, headers, body)
+        return await self._driver.run(ask(self._session, request, repeatable=repeatable))
+
+    def download(
+        self, path: str, *, params: Mapping[str, str] | None = None
+    ) -> AsyncIteration[Answer | bytes]:
+        """Iterate over the answer to GET of any path, which may be of any size.
+
+        First comes the `Answer` without its body, and then the body in pieces. Raises
+        `Unreachable` if it breaks off after the first piece.
+        """
+        request = Request("GET", path, params)
+        return self._driver.iterate(receive(self._session, request))
 
     async def _credentials(self) -> Mapping[str, str]:
         headers, token = self._headers, self._token
@@ -310,16 +340,23 @@ class AsyncSnapshots:
         self._flows = flows
 
     async def publish(
-        self, offset: str, data: Data | Callable[[], Iterator[bytes]], *, content_type: str
+        self,
+        offset: str,
+        data: Data | Callable[[], Iterator[bytes]],
+        *,
+        content_type: str,
+        size_bytes: int | None = None,
     ) -> None:
         """Let `data` stand for everything before `offset`, which readers then no longer get.
 
         `offset` is the `next_offset` of a chunk. A function returns the pieces of a large
-        snapshot, again for each try. Raises `OffsetGone` if there is a later snapshot, and
-        `AlreadyExists` if there is another one at this offset.
+        snapshot, again for each try; tell their `size_bytes` if it is known. Raises `OffsetGone` if
+        there is a later snapshot, and `AlreadyExists` if there is another one at this offset.
         """
         body = data if callable(data) else as_bytes(data)
-        await self._driver.run(snapshots.publish(self._flows, offset, body, content_type))
+        await self._driver.run(
+            snapshots.publish(self._flows, offset, body, content_type, size_bytes)
+        )
 
     async def read(self, at: str | None = None) -> Snapshot:
         """The latest snapshot, or the one at an offset. Raises `SnapshotNotFound`."""

@@ -12,7 +12,7 @@ import httpx
 
 from streamd import __version__
 from streamd.client.core.steps import Body, Lost, Send
-from streamd.client.errors import StreamdError, refusal
+from streamd.client.errors import StreamdError, Unsendable, refusal
 from streamd.headers import ACCEPT_ENCODING
 from streamd.redaction import shown
 
@@ -20,6 +20,7 @@ from streamd.redaction import shown
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _CONNECT_S = 10.0
 _MAX_CONNECTIONS = 1000
+_SHOWN_CHARACTERS = 200
 _HEADER_VALUE = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
 
 Verify: TypeAlias = bool | str | ssl.SSLContext
@@ -61,40 +62,37 @@ def url_list(urls: str | Sequence[str]) -> list[str]:
     found = urls.split(",") if isinstance(urls, str) else list(urls)
     for url in found:
         if not url.startswith(("http://", "https://")):
-            raise ValueError(f"a node's URL begins with http:// or https://, not as {url[:12]!r}")
-        try:
-            host = parsed(url).host
-        except httpx.InvalidURL as error:
-            raise ValueError(f"{shown(url)} is not a URL: {error}") from None
-        if not host:
+            raise ValueError(f"the URL '{shown(url)}' does not begin with http:// or https://")
+        if not parsed(url).host:
             raise ValueError(f"{shown(url)} names no host")
     return found
 
 
 @lru_cache(maxsize=1024)
 def parsed(url: str) -> httpx.URL:
-    """The URL as httpx knows it: parsing takes as long as the rest of building a request."""
-    return httpx.URL(url)
+    """The URL as httpx knows it: parsing takes as long as the rest of building a request.
+
+    Raises `Unsendable`.
+    """
+    try:
+        return httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise Unsendable(f"{shown(url[:_SHOWN_CHARACTERS])} is not a URL: {error}") from None
 
 
 def request_headers(send: Send, credentials: Mapping[str, str]) -> dict[str, str]:
-    """The headers of a request of known length. Raises `ValueError`."""
+    """The headers of a request. Raises `Unsendable`; httpx would show a secret."""
     headers = dict(credentials) if send.trusted else {}
     headers.update(send.request.headers or {})
-    _check(headers)
-    if isinstance(send.request.body, bytes):
-        headers["Content-Length"] = str(len(send.request.body))
-    return headers
-
-
-def _check(headers: Mapping[str, str]) -> None:
-    """Refuse headers that HTTP cannot carry, without the value, which may be a secret."""
     for name, value in headers.items():
         if not _HEADER_VALUE.fullmatch(value):
-            raise ValueError(
+            raise Unsendable(
                 f"the header {name} cannot hold its value, which has a line end, or a space at an"
                 " end, or is not ASCII"
             )
+    if isinstance(send.request.body, bytes):
+        headers["Content-Length"] = str(len(send.request.body))
+    return headers
 
 
 def pieces(body: Body) -> Iterator[bytes]:
@@ -107,9 +105,9 @@ def pieces(body: Body) -> Iterator[bytes]:
 
 
 def lost(failure: httpx.HTTPError) -> Lost:
-    """What a failure of httpx means. Raises it if another try would repeat our own mistake."""
+    """What a failure of httpx means. Raises `Unsendable` if each try would fail so."""
     if isinstance(failure, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
-        raise failure
+        raise Unsendable(str(failure)) from failure
     unsent = httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout
     return Lost(str(failure) or type(failure).__name__, sent=not isinstance(failure, unsent))
 

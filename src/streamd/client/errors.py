@@ -12,7 +12,12 @@ from streamd.headers import (
     STREAM_EARLIEST_OFFSET,
 )
 
+NOT_OURS = "the answer is not streamd's"
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+class Unsendable(ValueError):
+    """A URL or a header has characters that HTTP cannot carry. Nothing was sent."""
 
 
 class StreamdError(Exception):
@@ -174,6 +179,7 @@ _BY_CODE: dict[str, type[StreamdError]] = {
     "QUOTA_EXCEEDED": QuotaExceeded,
     "TOO_MANY_STREAMS": QuotaExceeded,
     "OUTCOME_UNKNOWN": OutcomeUnknown,
+    "NO_ANSWER": Refused,  # of a node that is to join: a 502 of no proxy
 }
 _BY_STATUS: dict[int, type[StreamdError]] = {
     400: InvalidRequest,

@@ -6,6 +6,8 @@ import os
 import select
 from collections.abc import Callable, Iterator
 
+from streamd.streams.content import InvalidJson, is_json, json_value
+
 PIECE_BYTES = 1024 * 1024
 BATCH_BYTES = 256 * 1024
 _READ_BYTES = 64 * 1024
@@ -19,6 +21,10 @@ Read = Callable[[float | None], bytes | None]
 
 class LineTooLong(Exception):
     """A line is longer than one append may be."""
+
+
+class NotJson(Exception):
+    """A line for a JSON stream is not a JSON value."""
 
 
 def reader_of(descriptor: int) -> Read:
@@ -93,3 +99,31 @@ def _take_lines(rest: bytearray, *, at_end: bool) -> list[bytes]:
     lines = bytes(rest[:end]).splitlines(keepends=True)
     del rest[:end]
     return lines
+
+
+def bodies_of_lines(batches: Iterator[list[bytes]], content_type: str) -> Iterator[bytes]:
+    """Turn batches of lines into bodies: in a JSON stream each line is a message, elsewhere the
+    lines are sent unchanged. Raises `NotJson`.
+    """
+    if not is_json(content_type):
+        for batch in batches:
+            yield b"".join(batch)
+        return
+    number = 0
+    for batch in batches:
+        messages = []
+        for line in batch:
+            number += 1
+            if message := line.strip():
+                messages.append(_checked(message, number))
+        if messages:
+            yield b"[" + b",".join(messages) + b"]"
+
+
+def _checked(message: bytes, number: int) -> bytes:
+    """Check that a line is one JSON value, which cannot break out of the array around it."""
+    try:
+        json_value(message)
+    except InvalidJson as error:
+        raise NotJson(f"line {number} is not JSON: {error}") from None
+    return message

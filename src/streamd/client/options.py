@@ -1,21 +1,20 @@
-"""The options that all commands of the client share, and the `Server` made from them."""
+"""The options that all commands of the client share, and the client made from them."""
 
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
 import ssl
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
+from streamd.client import Client
 from streamd.client.terminal import exit_on_failure
-from streamd.client.transport import Server
-from streamd.redaction import shown
 
 DEFAULT_URL = "http://127.0.0.1:4437"
 # Of a server's own or of an identity provider (RFC 6750 section 2.1).
@@ -31,13 +30,12 @@ Command = Callable[..., None]
 
 
 def _urls(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
-    urls = value.split(",")
-    for url in urls:
-        if not url.startswith(("http://", "https://")):
-            raise click.BadParameter(f"'{shown(url)}' does not begin with http:// or https://")
-        if not url.partition("://")[2].strip("/"):
-            raise click.BadParameter(f"'{shown(url)}' names no host")
-    return urls
+    from streamd.client.connecting import url_list
+
+    try:
+        return url_list(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 token_file_option = click.option(
@@ -79,12 +77,6 @@ _SERVER_OPTIONS = (
 )
 
 
-def _server_options(command: Command) -> Command:
-    for option in reversed(_SERVER_OPTIONS):
-        command = option(command)
-    return command
-
-
 def given_token(token_file: str | None) -> str | None:
     """The token in a file or the environment, if there is one. Raises `click.UsageError`."""
     token = os.environ.get("STREAMD_TOKEN")
@@ -95,27 +87,42 @@ def given_token(token_file: str | None) -> str | None:
     return token
 
 
-def _server(
-    urls: list[str],
-    cacert: str | None,
-    cert: str | None,
-    token_file: str | None,
-    retry_for_s: float | None,
-) -> Server:
-    token = given_token(token_file)
-    try:
-        return Server(urls, cacert=cacert, cert=cert, token=token, retry_for_s=retry_for_s)
-    except ssl.SSLError as error:
-        raise click.UsageError(f"--cacert or --cert cannot be used: {error}") from None
+class Server(NamedTuple):
+    """What the options say about the server: where it is, and how it is asked."""
+
+    urls: list[str]
+    cacert: str | None
+    cert: str | None
+    token: str | None
+    retry_for_s: float | None
+
+    def client(self, **others: Any) -> Client:
+        """A client of it. Raises `click.UsageError`."""
+        _announce()
+        try:
+            return Client(
+                self.urls,
+                token=self.token,
+                retry_for_s=self.retry_for_s,
+                verify=self.cacert or True,
+                cert=self.cert,
+                **others,
+            )
+        except ssl.SSLError as error:
+            raise click.UsageError(f"--cacert or --cert cannot be used: {error}") from None
 
 
-def talks_to_server(command: Command) -> Command:
-    """Pass a command a `Server` first, made from its options, and report its failures.
+@functools.cache
+def _announce() -> None:
+    """Show on standard error what the library logs: that a request takes long."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("streamd: %(message)s"))
+    logging.getLogger("streamd.client").addHandler(handler)
 
-    Failures name the parameter `name` or `bucket`.
-    """
 
-    @_server_options
+def with_server(command: Callable[..., None]) -> Command:
+    """Give a command the options about the server, and pass it a `Server` first."""
+
     @functools.wraps(command)
     def wrapped(
         urls: list[str],
@@ -125,42 +132,28 @@ def talks_to_server(command: Command) -> Command:
         retry_for_s: float | None,
         **given: Any,
     ) -> None:
-        with (
-            exit_on_failure(given.get("name") or given.get("bucket")),
-            closing(_server(urls, cacert, cert, token_file, retry_for_s)) as server,
-        ):
-            command(server, **given)
+        token = given_token(token_file)
+        command(Server(urls, cacert, cert, token, retry_for_s), **given)
 
+    for option in reversed(_SERVER_OPTIONS):
+        wrapped = option(wrapped)
     return wrapped
 
 
-def server_group(described: Command) -> click.Group:
-    """A group of commands that are passed one `Server` as the context's object.
+def talks_to_server(command: Command) -> Command:
+    """Pass a command a `Client` first, made from its options, and report its failures.
 
-    Its options come before the command's name.
+    Failures name the parameter `name` or `bucket`.
     """
 
-    @click.group(described.__name__, cls=_ServerGroup, help=described.__doc__)
-    @_server_options
-    @click.pass_context
-    def group(
-        context: click.Context,
-        urls: list[str],
-        cacert: str | None,
-        cert: str | None,
-        token_file: str | None,
-        retry_for_s: float | None,
-    ) -> None:
-        server = _server(urls, cacert, cert, token_file, retry_for_s)
-        context.obj = context.with_resource(closing(server))
+    @with_server
+    @functools.wraps(command)
+    def wrapped(server: Server, **given: Any) -> None:
+        with exit_on_failure(given.get("name") or given.get("bucket")):
+            # Its connections end with the process: a failed producer may still be using them.
+            command(server.client(), **given)
 
-    return group
-
-
-class _ServerGroup(click.Group):
-    def invoke(self, context: click.Context) -> Any:
-        with exit_on_failure(None):
-            return super().invoke(context)
+    return wrapped
 
 
 def content_type(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import get_args
 
 import click
 
-from streamd.client.following import NOW, START, Live, Piece, follow
-from streamd.client.following import read as read_pieces
+from streamd.client import NOW, START, Chunk, Client, Live, OffsetGone, Stream
 from streamd.client.messages import LastLines, json_line, plain
-from streamd.client.names import StreamName, parse_name
 from streamd.client.options import json_option, talks_to_server
 from streamd.client.terminal import flush, progress, write
-from streamd.client.transport import ApiError, Server
-from streamd.headers import STREAM_EARLIEST_OFFSET
 from streamd.streams.content import is_json
 
 _DEFAULT_LINES = 10
@@ -25,16 +22,16 @@ _MAX_KEPT_BYTES = 64 * 1024 * 1024
 @click.option("--from-offset", "offset", default=START, metavar="OFFSET", help="Begin there.")
 @json_option
 @talks_to_server
-def read(server: Server, name: str, offset: str, as_json: bool) -> None:
+def read(client: Client, name: str, offset: str, as_json: bool) -> None:
     """Write the stream NAME, up to its present end, to standard output.
 
     JSON messages come one a line, everything else byte for byte. With --json, each piece is a
     line with the offset after it.
     """
     with progress(f"read {name}", None, into_stdout=True) as advance:
-        for piece in read_pieces(server, parse_name(name), offset):
-            show(piece, as_json)
-            advance(len(piece.data))
+        for chunk in client.stream(name).read(offset):
+            _show(chunk, as_json)
+            advance(len(chunk.data))
     flush()
 
 
@@ -53,22 +50,22 @@ def read(server: Server, name: str, offset: str, as_json: bool) -> None:
 @click.option("--from-now", is_flag=True, help="Begin at the present end.")
 @click.option(
     "--live",
-    type=click.Choice([live.value for live in Live]),
-    default=Live.AUTO.value,
+    type=click.Choice(get_args(Live)),
+    default="auto",
     show_default=True,
     help="How to wait: auto is long-poll for text, whose line ends sse changes, else sse.",
 )
 @json_option
 @talks_to_server
 def tail(
-    server: Server,
+    client: Client,
     name: str,
     follows: bool,
     count: int | None,
     offset: str | None,
     from_start: bool,
     from_now: bool,
-    live: str,
+    live: Live,
     as_json: bool,
 ) -> None:
     """Show the end of the stream NAME; with -f, go on as it grows.
@@ -81,55 +78,54 @@ def tail(
     if sum(starts.values()) > 1:
         raise click.UsageError("--from-offset, --from-start, --from-now and -n exclude each other")
     begin = next((start for start, chosen in starts.items() if chosen), None)
-    stream = parse_name(name)
+    stream = client.stream(name)
     if begin is None:
         lines = _DEFAULT_LINES if count is None else count
-        last = _show_last_lines(server, stream, lines, as_json)
-    else:
-        for piece in read_pieces(server, stream, begin):
-            last = _shown(piece, as_json)
+        begin = _show_last_lines(stream, lines, as_json)
+    elif not follows:
+        show_all(stream.read(begin), as_json)
     if follows:
-        for piece in follow(server, stream, last, Live(live)):
-            _shown(piece, as_json)
+        show_all(stream.follow(begin, live=live), as_json)
 
 
-def _shown(piece: Piece, as_json: bool) -> Piece:
-    show(piece, as_json)
-    flush()
-    return piece
+def show_all(chunks: Iterable[Chunk], as_json: bool) -> None:
+    """Write chunks to standard output as they come."""
+    for chunk in chunks:
+        _show(chunk, as_json)
+        flush()
 
 
-def show(piece: Piece, as_json: bool) -> None:
-    """Write a piece to standard output, as a line of JSON or as it is."""
-    if piece.empty:
+def _show(chunk: Chunk, as_json: bool) -> None:
+    """Write a chunk to standard output, as a line of JSON or as it is."""
+    if chunk.empty:
         return
     if as_json:
-        write(json_line(piece.content_type, piece.data, piece.next_offset))
+        write(json_line(chunk.content_type, chunk.data, chunk.next_offset))
     else:
-        write(plain(piece.content_type, piece.data))
+        write(plain(chunk.content_type, chunk.data))
 
 
-def _show_last_lines(server: Server, stream: StreamName, count: int, as_json: bool) -> Piece:
+def _show_last_lines(stream: Stream, count: int, as_json: bool) -> str:
+    """Returns the offset where the stream continues."""
     kept = LastLines(count, _MAX_KEPT_BYTES)
-    for piece in _whole(server, stream):
-        if not piece.empty:
-            kept.add(plain(piece.content_type, piece.data))
+    for chunk in _whole(stream):
+        if not chunk.empty:
+            kept.add(plain(chunk.content_type, chunk.data))
     lines = kept.lines()
     if not as_json:
         write(lines)
     elif lines:
-        data = b"[" + b",".join(lines.splitlines()) + b"]" if is_json(piece.content_type) else lines
-        write(json_line(piece.content_type, data, piece.next_offset))
+        data = b"[" + b",".join(lines.splitlines()) + b"]" if is_json(chunk.content_type) else lines
+        write(json_line(chunk.content_type, data, chunk.next_offset))
     flush()
-    return piece
+    return chunk.next_offset
 
 
-def _whole(server: Server, stream: StreamName) -> Iterator[Piece]:
+def _whole(stream: Stream) -> Iterator[Chunk]:
     """All that is retained: what a snapshot replaced is left out."""
     try:
-        yield from read_pieces(server, stream, START)
-    except ApiError as refusal:
-        earliest = refusal.headers.get(STREAM_EARLIEST_OFFSET)
-        if refusal.status != 410 or earliest is None:
+        yield from stream.read(START)
+    except OffsetGone as gone:
+        if gone.earliest_offset is None:
             raise
-        yield from read_pieces(server, stream, earliest)
+        yield from stream.read(gone.earliest_offset)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import quote
 
 import click
-import httpx
 
-from streamd.client.appending import metadata
+from streamd.client import NOW, Answer, Client
 from streamd.client.bootstrapping import Directory, JsonLines, Plain, Sink
 from streamd.client.core.multipart import (
     PartData,
@@ -22,11 +20,11 @@ from streamd.client.core.multipart import (
     boundary_of,
     parse_parts,
 )
+from streamd.client.core.snapshots import snapshot_path
 from streamd.client.core.steps import Done, Emit, resume
-from streamd.client.following import NOW, Live, Piece, follow
 from streamd.client.names import StreamName, parse_name
 from streamd.client.options import json_option, talks_to_server, type_option
-from streamd.client.reading import show
+from streamd.client.reading import show_all
 from streamd.client.terminal import (
     Advance,
     BadInput,
@@ -36,7 +34,6 @@ from streamd.client.terminal import (
     say,
     standard_output,
 )
-from streamd.client.transport import FAILURES, Body, Server, Unreachable
 from streamd.headers import CONTENT_TYPE, STREAM_NEXT_OFFSET, STREAM_SNAPSHOT_OFFSET
 
 _CHUNK_BYTES = 256 * 1024
@@ -58,29 +55,26 @@ def snapshot() -> None:
 )
 @type_option
 @talks_to_server
-def publish(server: Server, name: str, file: str | None, at: str, kind: str | None) -> None:
+def publish(client: Client, name: str, file: str | None, at: str, kind: str | None) -> None:
     """Publish FILE, or standard input, as the snapshot of NAME at an offset.
 
     The server then trims what the stream holds before the offset. A failed try can be repeated
     only if the input is a file.
     """
-    stream = parse_name(name)
+    stream = client.stream(name)
     if at == NOW:
-        at = str(metadata(server, stream)[STREAM_NEXT_OFFSET])
-    path = f"{stream.bucketed_path()}/snapshot/{_quoted(at)}"
+        at = stream.head().next_offset
     with (
         open(file or descriptor(sys.stdin), "rb", closefd=file is not None) as source,
         progress(f"publish {name}", _size(source)) as advance,
     ):
-        headers: dict[str, str] = {CONTENT_TYPE: kind or "application/octet-stream"}
-        if (size := _size(source)) is not None:
-            headers["Content-Length"] = str(size)
-        server.ask("PUT", path, headers=headers, body=_sent_from(source, advance))
+        stream.snapshot.publish(
+            at,
+            _sent_from(source, advance),
+            content_type=kind or "application/octet-stream",
+            size_bytes=_size(source),
+        )
     say(f"published a snapshot of {name} at {at}")
-
-
-def _quoted(offset: str) -> str:
-    return quote(offset, safe="")
 
 
 def _size(source: BinaryIO) -> int | None:
@@ -88,7 +82,7 @@ def _size(source: BinaryIO) -> int | None:
     return status.st_size - source.tell() if stat.S_ISREG(status.st_mode) else None
 
 
-def _sent_from(source: BinaryIO, advance: Advance) -> Body:
+def _sent_from(source: BinaryIO, advance: Advance) -> Callable[[], Iterator[bytes]]:
     """A body that can be sent again if its source can be read again."""
     start = source.tell() if source.seekable() else None
     sent = False
@@ -118,43 +112,38 @@ def _chunks(source: BinaryIO, advance: Advance) -> Iterator[bytes]:
 )
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @talks_to_server
-def read_snapshot(server: Server, name: str, at: str | None, output: Path | None) -> None:
+def read_snapshot(client: Client, name: str, at: str | None, output: Path | None) -> None:
     """Write the latest snapshot of NAME to standard output, or to a file once it is complete."""
-    path = parse_name(name).bucketed_path() + "/snapshot"
-    if at is not None:
-        path += "/" + _quoted(at)
+    path = snapshot_path(parse_name(name), at)
     if output is None:
-        _download(server, path, standard_output(), name, into_stdout=True)
+        _download(client, path, standard_output(), name, into_stdout=True)
         flush()
         return
     partial = output.with_name(f".{output.name}.part")
     try:
         with partial.open("wb") as target:
-            _download(server, path, target, name, into_stdout=False)
+            _download(client, path, target, name, into_stdout=False)
         partial.replace(output)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def _download(server: Server, path: str, target: BinaryIO, name: str, *, into_stdout: bool) -> None:
-    backoff = server.backoff()
-    written = 0
-    while True:
-        try:
-            with server.attempt("GET", path) as response:
-                total = response.headers.get("content-length")
-                size = int(total) if total is not None else None
-                with progress(f"read {name}", size, into_stdout=into_stdout) as advance:
-                    for chunk in response.iter_bytes():
-                        written += target.write(chunk)
-                        advance(len(chunk))
-                return
-        except FAILURES as failure:
-            if written:
-                raise Unreachable(
-                    f"{server.shown_url} broke off after {written} bytes"
-                ) from failure
-            backoff.wait(failure)
+def _download(client: Client, path: str, target: BinaryIO, name: str, *, into_stdout: bool) -> None:
+    answer, pieces = _received(client, path)
+    size = answer.headers.get("Content-Length")
+    total = int(size) if size is not None else None
+    with progress(f"read {name}", total, into_stdout=into_stdout) as advance:
+        for piece in pieces:
+            target.write(piece)
+            advance(len(piece))
+
+
+def _received(client: Client, path: str) -> tuple[Answer, Iterator[bytes]]:
+    """An answer and the pieces of its body."""
+    parts = client.download(path)
+    answer = next(parts)
+    assert isinstance(answer, Answer), "it comes first"
+    return answer, (part for part in parts if isinstance(part, bytes))
 
 
 @click.command()
@@ -169,7 +158,7 @@ def _download(server: Server, path: str, target: BinaryIO, name: str, *, into_st
 @json_option
 @talks_to_server
 def bootstrap(
-    server: Server, name: str, directory: Path | None, follows: bool, as_json: bool
+    client: Client, name: str, directory: Path | None, follows: bool, as_json: bool
 ) -> None:
     """Write the snapshot of NAME, and then all messages after it, to standard output.
 
@@ -186,33 +175,20 @@ def bootstrap(
     elif as_json:
         sink = JsonLines()
     with progress(f"bootstrap {name}", None, into_stdout=directory is None) as advance:
-        at = _receive(server, stream, sink, advance)
+        at = _receive(client, stream, sink, advance)
     flush()
     if follows:
-        _follow(server, stream, at, as_json)
+        show_all(client.stream(name).follow(at), as_json)
 
 
-def _receive(server: Server, stream: StreamName, sink: Sink, advance: Advance) -> str:
+def _receive(client: Client, stream: StreamName, sink: Sink, advance: Advance) -> str:
     """Write everything into `sink`; returns the offset where the stream continues."""
-    backoff = server.backoff()
-    begun = False
-    while True:
-        try:
-            with server.attempt("GET", stream.bucketed_path() + "/bootstrap") as response:
-                begun = True
-                return _pass_on(response, sink, advance)
-        except FAILURES as failure:
-            if begun:
-                raise Unreachable(f"{server.shown_url} broke off before the end") from failure
-            backoff.wait(failure)
-
-
-def _pass_on(response: httpx.Response, sink: Sink, advance: Advance) -> str:
-    headers = response.headers
+    answer, pieces = _received(client, f"{stream.bucketed_path()}/bootstrap")
+    headers = answer.headers
     boundary = boundary_of(headers.get(CONTENT_TYPE, ""))
-    next_offset: str = headers.get(STREAM_NEXT_OFFSET, "")
+    next_offset = headers.get(STREAM_NEXT_OFFSET, "")
     sink.begin(headers.get(STREAM_SNAPSHOT_OFFSET, "-1"), next_offset)
-    pieces, parts, piece = response.iter_bytes(), parse_parts(boundary), None
+    parts, piece = parse_parts(boundary), None
     while not isinstance(step := resume(parts, piece, None), Done):
         if not isinstance(step, Emit):
             piece = next(pieces, b"")
@@ -228,10 +204,3 @@ def _pass_on(response: httpx.Response, sink: Sink, advance: Advance) -> str:
                 sink.end()
     sink.finish()
     return next_offset
-
-
-def _follow(server: Server, stream: StreamName, at: str, as_json: bool) -> None:
-    content_type = metadata(server, stream).get(CONTENT_TYPE, "")
-    for piece in follow(server, stream, Piece(content_type, b"", at), Live.AUTO):
-        show(piece, as_json)
-        flush()

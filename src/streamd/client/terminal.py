@@ -12,15 +12,19 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import BinaryIO, NoReturn, TextIO
 
-import httpx
-
-from streamd.client.appending import NotJson
 from streamd.client.core.multipart import Malformed
-from streamd.client.lines import LineTooLong
+from streamd.client.errors import (
+    OffsetGone,
+    OutcomeUnknown,
+    Refused,
+    StreamNotFound,
+    Unavailable,
+    Unreachable,
+    Unsendable,
+)
+from streamd.client.lines import LineTooLong, NotJson
 from streamd.client.names import BadName
-from streamd.client.transport import ApiError, Unreachable
 from streamd.exits import EXIT_LOCAL, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, Failure, exit_on
-from streamd.headers import STREAM_EARLIEST_OFFSET
 
 _SHOWN_AFTER_S = 0.5
 _BUFFER_BYTES = 64 * 1024
@@ -47,28 +51,38 @@ def exit_on_failure(subject: str | None) -> Iterator[None]:
 def _failure_of(subject: str | None, error: BaseException) -> Failure | None:
     about = f"{subject}: " if subject else ""
     match error:
-        case ApiError():
-            return Failure(EXIT_REFUSED, about + _sentence(error, subject))
         case Unreachable():
-            return Failure(EXIT_UNREACHABLE, str(error))
+            return Failure(EXIT_UNREACHABLE, error.message)
+        case OutcomeUnknown():
+            what = error.message if error.status is None else _busy(error)
+            message = f"{about}{what}; the request may have taken effect"
+            return Failure(EXIT_UNREACHABLE, message)
+        case Unavailable():
+            return Failure(EXIT_UNREACHABLE, about + _busy(error))
+        case Refused():
+            return Failure(EXIT_REFUSED, about + _sentence(error, subject))
         case Malformed():
             return Failure(EXIT_UNREACHABLE, f"{about}{error}")
         case BadName() | BadInput() | LineTooLong() | NotJson():
             return Failure(EXIT_USAGE, str(error))
-        case httpx.InvalidURL() | httpx.LocalProtocolError() | UnicodeEncodeError():
+        case Unsendable():
             return Failure(EXIT_USAGE, f"this cannot be sent in a request: {error}")
         case OSError() if not isinstance(error, BrokenPipeError):
             return Failure(EXIT_LOCAL, str(error))
     return None
 
 
-def _sentence(refusal: ApiError, subject: str | None) -> str:
-    what = f"{refusal.args[0] or 'refused'} ({refusal.status} {refusal.code})"
-    if refusal.code == "STREAM_NOT_FOUND":
+def _busy(refusal: Refused | OutcomeUnknown) -> str:
+    return f"the server cannot serve the request now ({refusal})"
+
+
+def _sentence(refusal: Refused, subject: str | None) -> str:
+    what = f"{refusal.message or 'refused'} ({refusal.status} {refusal.code})"
+    if isinstance(refusal, StreamNotFound):
         return f"{what}; 'streamd create {subject}' creates it"
     if refusal.code == "NOT_FOUND":
         return f"{what}; with admin.listen a node serves operations there only: check --url"
-    if refusal.status == 410 and (earliest := refusal.headers.get(STREAM_EARLIEST_OFFSET)):
+    if isinstance(refusal, OffsetGone) and (earliest := refusal.earliest_offset):
         return f"{what}; it begins at {earliest}; 'streamd bootstrap {subject}' reads all of it"
     return what
 

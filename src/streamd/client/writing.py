@@ -5,27 +5,26 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import time
-import uuid
 from collections.abc import Iterator
 
 import click
 
-from streamd.client.appending import Producer, bodies_of_lines, metadata
+from streamd.client import Appended, Client, Producer
 from streamd.client.lines import (
     MAX_LINE_BYTES,
     PIECE_BYTES,
     batches,
+    bodies_of_lines,
     pieces,
     reader_of,
 )
 from streamd.client.messages import json_object
-from streamd.client.names import parse_name
 from streamd.client.options import json_option, talks_to_server, type_option
 from streamd.client.terminal import Advance, BadInput, descriptor, flush, progress, write
-from streamd.client.transport import Answer, ApiError, Server
-from streamd.headers import CONTENT_TYPE, STREAM_CLOSED, STREAM_NEXT_OFFSET
-from streamd.streams.content import is_json, is_text
+from streamd.streams.content import InvalidJson, is_json, is_text
+
+# The next piece is on its way while one is stored.
+_IN_FLIGHT = 2
 
 
 @click.command()
@@ -37,7 +36,7 @@ from streamd.streams.content import is_json, is_text
 @json_option
 @talks_to_server
 def append(
-    server: Server,
+    client: Client,
     name: str,
     lines: bool,
     close: bool,
@@ -51,11 +50,16 @@ def append(
     come, many in one append when they come fast. Each append is stored once, however often it
     is sent. --type defaults to the stream's own.
     """
-    stream = parse_name(name)
-    content_type = kind or metadata(server, stream).get(CONTENT_TYPE, "")
-    name_of_producer = producer_id or f"streamd-{uuid.uuid4()}"
-    producer = Producer(server, stream, content_type, name_of_producer, time.time_ns() // 1_000_000)
-    with progress(f"append to {name}", _input_bytes()) as advance:
+    content_type = kind or client.stream(name).head().content_type
+    stream = client.stream(name, content_type=content_type)
+    # With batches this small each append is a request of its own, which any server takes.
+    producer = stream.producer(
+        producer_id,
+        max_batch_bytes=1,
+        max_in_flight=_IN_FLIGHT,
+        max_queued_bytes=_IN_FLIGHT * PIECE_BYTES,
+    )
+    with progress(f"append to {name}", _input_bytes()) as advance, producer:
         if lines:
             last = _append_lines(producer, content_type, close, advance)
         else:
@@ -66,34 +70,36 @@ def append(
 
 def _append_lines(
     producer: Producer, content_type: str, close: bool, advance: Advance
-) -> Answer | None:
+) -> Appended | None:
+    """Append lines as they come; each append ends before more input is awaited."""
     last = None
     for body in bodies_of_lines(batches(reader_of(descriptor(sys.stdin))), content_type):
-        last = producer.append(body)
+        producer.append(body)
+        last = producer.flush()
         advance(len(body))
-    return producer.append(b"", close=True) if close else last
+    return producer.close_stream() if close else last
 
 
 def _append_whole(
     producer: Producer, content_type: str, close: bool, advance: Advance
-) -> Answer | None:
+) -> Appended | None:
     """Append the input in pieces; the last one closes the stream with it."""
     bodies = _bodies(content_type)
     body = next(bodies, b"")
-    if not body and not close:
+    if not body:
+        if close:
+            return producer.close_stream()
         raise BadInput("standard input is empty: nothing to append")
-    while True:
-        following = next(bodies, None)
+    following: bytes | None = body
+    while following is not None:
+        body, following = following, next(bodies, None)
         try:
-            last = producer.append(body, close=close and following is None)
-        except ApiError as refusal:
-            if refusal.code == "INVALID_JSON" and b"\n" in body.strip():
-                raise BadInput(f"{refusal}; for one message a line, use --lines") from None
-            raise
+            producer.append(body, close=close and following is None)
+        except InvalidJson as error:
+            hint = "; for one message a line, use --lines" if b"\n" in body.strip() else ""
+            raise BadInput(f"the input is not JSON: {error}{hint}") from None
         advance(len(body))
-        if following is None:
-            return last
-        body = following
+    return producer.flush()
 
 
 def _bodies(content_type: str) -> Iterator[bytes]:
@@ -115,9 +121,6 @@ def _input_bytes() -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _tell(name: str, answer: Answer) -> None:
-    headers = answer.headers
-    closed = headers.get(STREAM_CLOSED, "").lower() == "true"
-    offset = headers.get(STREAM_NEXT_OFFSET, "")
-    write(json_object({"name": name, "next_offset": offset, "closed": closed}))
+def _tell(name: str, last: Appended) -> None:
+    write(json_object({"name": name, "next_offset": last.next_offset, "closed": last.closed}))
     flush()

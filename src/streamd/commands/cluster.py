@@ -10,10 +10,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from streamd.client.options import server_group
-from streamd.client.transport import AT_LEADER, FAILURES, ApiError, Busy, Server
+from streamd.client.operating import AT_LEADER, Operator, server_group
 from streamd.exits import EXIT_REFUSED, end
-from streamd.headers import CONTENT_TYPE
 
 _POLL_S = 0.2
 _TABLE_WIDTH = 120
@@ -27,18 +25,18 @@ def cluster() -> None:
 @cluster.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for machines.")
 @click.pass_obj
-def status(server: Server, as_json: bool) -> None:
+def status(operator: Operator, as_json: bool) -> None:
     """Show the members, the leader, and how far each member lags.
 
     Only the leader knows the lag and the last contact, and the node asks it for them. JSON is the
     answer of the node itself.
     """
     params = None if as_json else AT_LEADER
-    answer = server.ask("GET", "/cluster/status", params=params).json()
+    answer = operator.get("/cluster/status", params)
     if as_json:
         print(json.dumps(answer, indent=2))
         return
-    answer = _at_leader(server, answer)
+    answer = _at_leader(operator, answer)
     # Addresses cut off to fit would be of no use.
     console = Console()
     console.width = max(console.width, _TABLE_WIDTH)
@@ -51,12 +49,12 @@ def status(server: Server, as_json: bool) -> None:
         console.print(_table(answer))
 
 
-def _at_leader(server: Server, answer: dict[str, Any]) -> dict[str, Any]:
+def _at_leader(operator: Operator, answer: dict[str, Any]) -> dict[str, Any]:
     """The status of the leader that `answer` names, or `answer` if it cannot be asked. Only a node
     of release 0.1.0 has not asked it itself."""
     for member in answer.get("members", []):
         if member["node_id"] == answer["leader_id"] != answer["node_id"]:
-            return server.peek(member["client_address"], "/cluster/status") or answer
+            return operator.peek(member["client_address"], "/cluster/status") or answer
     return answer
 
 
@@ -96,74 +94,56 @@ def _table(answer: dict[str, Any]) -> Table:
 @cluster.command()
 @click.argument("address")
 @click.pass_obj
-def add(server: Server, address: str) -> None:
+def add(operator: Operator, address: str) -> None:
     """Add the node at peer ADDRESS as a learner.
 
     Start the node first, with the cluster's name, an id never used before, and no data.
     """
-    _tell(_post(server, "/cluster/add", {"address": address}))
+    _tell(operator.post("/cluster/add", {"address": address}))
 
 
 @cluster.command()
 @click.argument("node_id", type=int)
 @click.option("--replacing", type=int, help="The voter that it replaces.")
 @click.pass_obj
-def promote(server: Server, node_id: int, replacing: int | None) -> None:
+def promote(operator: Operator, node_id: int, replacing: int | None) -> None:
     """Make a learner a voter."""
-    _tell(_post(server, "/cluster/promote", {"node_id": node_id, "replacing": replacing}))
+    _tell(operator.post("/cluster/promote", {"node_id": node_id, "replacing": replacing}))
 
 
 @cluster.command()
 @click.argument("node_id", type=int)
 @click.pass_obj
-def remove(server: Server, node_id: int) -> None:
+def remove(operator: Operator, node_id: int) -> None:
     """Remove a node from the cluster. Never use its id again."""
-    _tell(_post(server, "/cluster/remove", {"node_id": node_id}))
+    _tell(operator.post("/cluster/remove", {"node_id": node_id}))
 
 
 @cluster.command()
 @click.argument("node_id", type=int, required=False)
 @click.pass_obj
-def transfer(server: Server, node_id: int | None) -> None:
+def transfer(operator: Operator, node_id: int | None) -> None:
     """Transfer leadership (default: to the most up-to-date voter)."""
-    _tell(_post(server, "/cluster/transfer", {"node_id": node_id}))
+    _tell(operator.post("/cluster/transfer", {"node_id": node_id}))
 
 
 @cluster.command()
 @click.pass_obj
-def snapshot(server: Server) -> None:
+def snapshot(operator: Operator) -> None:
     """Store the node's state and compact its log."""
-    print(f"the log begins at entry {_post(server, '/cluster/snapshot', {})['first_log_index']}")
+    print(f"the log begins at entry {operator.post('/cluster/snapshot', {})['first_log_index']}")
 
 
 @cluster.command("wait-ready")
 @click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait.")
 @click.pass_obj
-def wait_ready(server: Server, timeout_s: float) -> None:
+def wait_ready(operator: Operator, timeout_s: float) -> None:
     """Return once the node has a leader and has caught up with it."""
     deadline = time.monotonic() + timeout_s
-    while not _is_ready(server):
+    while not operator.is_ready():
         if time.monotonic() >= deadline:
             end(f"not ready within {timeout_s:g} s", EXIT_REFUSED)
         time.sleep(_POLL_S)
-
-
-def _is_ready(server: Server) -> bool:
-    try:
-        with server.attempt("GET", "/readyz/cluster"):
-            return True
-    except Busy:
-        pass
-    except (*FAILURES, ApiError):
-        server.next_node()
-    return False
-
-
-def _post(server: Server, path: str, command: dict[str, Any]) -> dict[str, Any]:
-    """Send a command once: repeated, it would be refused, or transfer leadership again."""
-    given = {key: value for key, value in command.items() if value is not None}
-    headers: dict[str, str] = {CONTENT_TYPE: "application/json"}
-    return server.ask_once("POST", path, headers=headers, body=json.dumps(given).encode()).json()
 
 
 def _tell(answer: dict[str, Any]) -> None:

@@ -13,10 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
-from streamd.client.options import server_group
-from streamd.client.transport import AT_LEADER, Server
+from streamd.client.operating import AT_LEADER, Operator, server_group
 from streamd.exits import EXIT_REFUSED, end
-from streamd.headers import CONTENT_TYPE
 
 _POLL_S = 0.3
 
@@ -24,23 +22,22 @@ Answer = dict[str, Any]
 
 
 class Leader:
-    """The routes of the current leader. Raises `ApiError`, `Unreachable`."""
+    """The routes of the current leader. Raises `StreamdError`."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
 
     def look(self) -> Answer:
         """The leader's answer, or the node's own if the leader cannot be reached."""
-        answer: Answer = self._server.ask("GET", "/cluster/cold", params=AT_LEADER).json()
+        answer: Answer = self._operator.get("/cluster/cold", AT_LEADER)
         if answer["leads"] or answer["leader_address"] is None:
             return answer
         # A node of release 0.1.0 does not ask another.
-        return self._server.peek(answer["leader_address"], "/cluster/cold") or answer
+        return self._operator.peek(answer["leader_address"], "/cluster/cold") or answer
 
     def order(self, work: str) -> Answer:
         """Ask the leader to begin; returns what to wait for. May be repeated."""
-        headers: dict[str, str] = {CONTENT_TYPE: "application/json"}
-        return self._server.ask("POST", f"/cluster/cold/{work}", headers=headers, body=b"{}").json()
+        return self._operator.post(f"/cluster/cold/{work}", {}, repeatable=True)
 
     def watch(
         self, work: str, timeout_s: float, show: Callable[[Answer, Answer], bool]
@@ -76,12 +73,12 @@ def cold() -> None:
 @cold.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON, for machines.")
 @click.pass_obj
-def status(server: Server, as_json: bool) -> None:
+def status(operator: Operator, as_json: bool) -> None:
     """Show what is hot and cold, how far the archive goes, and what is wrong.
 
     The node asks the leader for what only that knows.
     """
-    answer = Leader(server).look()
+    answer = Leader(operator).look()
     if as_json:
         print(json.dumps(answer, indent=2))
         return
@@ -103,7 +100,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="No progress; th
 @_timeout
 @_as_json
 @click.pass_obj
-def flush(server: Server, timeout_s: float, as_json: bool) -> None:
+def flush(operator: Operator, timeout_s: float, as_json: bool) -> None:
     """Flush everything that is hot now, and return when the store has it."""
     with _progress(as_json) as progress:
         task = progress.add_task("flushing", total=None)
@@ -113,7 +110,7 @@ def flush(server: Server, timeout_s: float, as_json: bool) -> None:
             progress.update(task, total=total, completed=max(0, total - answer["hot_bytes"]))
             return bool(answer["flush"]["passes"] >= order["pass"])
 
-        order, answer = Leader(server).watch("flush", timeout_s, is_done)
+        order, answer = Leader(operator).watch("flush", timeout_s, is_done)
     _tell(as_json, {"flushed_bytes": order["hot_bytes"], "hot_bytes": answer["hot_bytes"]})
 
 
@@ -121,7 +118,7 @@ def flush(server: Server, timeout_s: float, as_json: bool) -> None:
 @_timeout
 @_as_json
 @click.pass_obj
-def gc(server: Server, timeout_s: float, as_json: bool) -> None:
+def gc(operator: Operator, timeout_s: float, as_json: bool) -> None:
     """Remove what is no longer needed, and print what that was.
 
     Grace periods and the archive's retention still hold.
@@ -133,7 +130,7 @@ def gc(server: Server, timeout_s: float, as_json: bool) -> None:
             progress.update(task, description=f"removing: {answer['gc']['doing']}")
             return bool(answer["gc"]["rounds"] >= order["round"])
 
-        _, answer = Leader(server).watch("gc", timeout_s, is_done)
+        _, answer = Leader(operator).watch("gc", timeout_s, is_done)
     _tell(as_json, answer["gc"]["last"])
 
 
@@ -150,10 +147,10 @@ def scrub() -> None:
 @_timeout
 @_as_json
 @click.pass_obj
-def start(server: Server, wait: bool, timeout_s: float, as_json: bool) -> None:
+def start(operator: Operator, wait: bool, timeout_s: float, as_json: bool) -> None:
     """Begin a pass now, in place of one that is under way."""
     if not wait:
-        _tell(as_json, {"pass": Leader(server).order("scrub")["pass"]})
+        _tell(as_json, {"pass": Leader(operator).order("scrub")["pass"]})
         return
     with _progress(as_json) as progress:
         task = progress.add_task("reading", total=None)
@@ -163,16 +160,16 @@ def start(server: Server, wait: bool, timeout_s: float, as_json: bool) -> None:
             progress.update(task, description=f"{scrub['objects']} objects read")
             return bool(scrub["passes"] >= order["pass"])
 
-        _, answer = Leader(server).watch("scrub", timeout_s, is_done)
+        _, answer = Leader(operator).watch("scrub", timeout_s, is_done)
     _tell_scrub(as_json, answer["scrub"])
 
 
 @scrub.command("status")
 @_as_json
 @click.pass_obj
-def scrub_status(server: Server, as_json: bool) -> None:
+def scrub_status(operator: Operator, as_json: bool) -> None:
     """Show how far the pass is; exit with 1 if objects are missing or damaged."""
-    _tell_scrub(as_json, Leader(server).look()["scrub"])
+    _tell_scrub(as_json, Leader(operator).look()["scrub"])
 
 
 def _tell_scrub(as_json: bool, found: Answer) -> None:

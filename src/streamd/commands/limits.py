@@ -12,9 +12,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from streamd.client.options import json_option, server_group
-from streamd.client.transport import Server
-from streamd.headers import CONTENT_TYPE
+from streamd.client.operating import Operator, server_group
+from streamd.client.options import json_option
 
 _PATHS = {"bucket": "buckets", "identity": "identities"}
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -52,9 +51,9 @@ _kind = click.argument("kind", type=click.Choice(list(_PATHS)))
 @limits.command("list")
 @json_option
 @click.pass_obj
-def list_limits(server: Server, as_json: bool) -> None:
+def list_limits(operator: Operator, as_json: bool) -> None:
     """Show all limits."""
-    found = server.ask("GET", "/cluster/limits").json()
+    found = operator.get("/cluster/limits")
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -80,23 +79,22 @@ def list_limits(server: Server, as_json: bool) -> None:
 @_count_option("--live-readers", "Live readers at a time, at each node.")
 @_count_option("--connections", "Open connections at a time, to each node.")
 @click.pass_obj
-def set_limits(server: Server, /, kind: str, name: str, **given: int | None) -> None:
+def set_limits(operator: Operator, /, kind: str, name: str, **given: int | None) -> None:
     """Set all limits of a bucket or an identity, in the place of those before.
 
     Without any option it has none, and is exempt from those of *.
     """
-    body = json.dumps({field: value for field, value in given.items() if value is not None})
-    headers: dict[str, str] = {CONTENT_TYPE: "application/json"}
-    server.ask("PUT", _path(kind, name), headers=headers, body=body.encode())
+    limited = {field: value for field, value in given.items() if value is not None}
+    operator.put(_path(kind, name), limited)
 
 
 @limits.command()
 @_kind
 @click.argument("name")
 @click.pass_obj
-def clear(server: Server, kind: str, name: str) -> None:
+def clear(operator: Operator, kind: str, name: str) -> None:
     """Clear the limits of a bucket or an identity; those of * apply then."""
-    server.ask_once("DELETE", _path(kind, name), headers={}, body=b"")
+    operator.delete(_path(kind, name))
 
 
 def _path(kind: str, name: str) -> str:

@@ -8,7 +8,6 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 from random import SystemRandom
-from typing import Any
 from urllib.parse import quote
 
 import click
@@ -17,13 +16,12 @@ from rich.table import Table
 
 from streamd.audit.offline import record
 from streamd.auth import tokens
-from streamd.client.options import json_option, server_group
-from streamd.client.transport import Answer, Server
+from streamd.client.operating import Json, Operator, server_group
+from streamd.client.options import json_option
 from streamd.commands.backup import failure_of
 from streamd.commands.durations import seconds
 from streamd.config import load
 from streamd.exits import exit_on
-from streamd.headers import CONTENT_TYPE
 from streamd.privacy import keep_private
 from streamd.storage.data_dir import write_root_token
 
@@ -56,7 +54,7 @@ def token() -> None:
 @json_option
 @click.pass_obj
 def create(
-    server: Server, name: str, scopes: tuple[str, ...], expires_in_s: int | None, as_json: bool
+    operator: Operator, name: str, scopes: tuple[str, ...], expires_in_s: int | None, as_json: bool
 ) -> None:
     """Create a token, and print it. It is never shown again.
 
@@ -64,15 +62,15 @@ def create(
     BUCKET/NAME, BUCKET/PREFIX*, BUCKET/ (the bucket itself), BUCKETS*, or * for everything.
     """
     body = {"name": name, "scopes": scopes, "expires_in_s": expires_in_s}
-    _print_secret(_post(server, "/auth/tokens", body), as_json)
+    _print_secret(operator.post("/auth/tokens", body), as_json)
 
 
 @token.command("list")
 @json_option
 @click.pass_obj
-def list_tokens(server: Server, as_json: bool) -> None:
+def list_tokens(operator: Operator, as_json: bool) -> None:
     """Show all tokens, without their secrets."""
-    found = server.ask("GET", "/auth/tokens").json()["tokens"]
+    found = operator.get("/auth/tokens")["tokens"]
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -93,17 +91,17 @@ def list_tokens(server: Server, as_json: bool) -> None:
 @token.command()
 @click.argument("name")
 @click.pass_obj
-def show(server: Server, name: str) -> None:
+def show(operator: Operator, name: str) -> None:
     """Show the token with a NAME or id, as JSON."""
-    print(json.dumps(server.ask("GET", _path(name)).json(), indent=2))
+    print(json.dumps(operator.get(_path(name)), indent=2))
 
 
 @token.command()
 @click.argument("name")
 @click.pass_obj
-def revoke(server: Server, name: str) -> None:
+def revoke(operator: Operator, name: str) -> None:
     """Revoke the token with a NAME or id, at once and for good."""
-    server.ask_once("DELETE", _path(name), headers={}, body=b"")
+    operator.delete(_path(name))
 
 
 @token.command()
@@ -121,11 +119,11 @@ def revoke(server: Server, name: str) -> None:
 @json_option
 @click.pass_obj
 def rotate(
-    server: Server, name: str, overlap_s: int, expires_in_s: int | None, as_json: bool
+    operator: Operator, name: str, overlap_s: int, expires_in_s: int | None, as_json: bool
 ) -> None:
     """Give the token with a NAME or id another secret, and print it."""
     body = {"overlap_s": overlap_s, "expires_in_s": expires_in_s}
-    _print_secret(_post(server, f"{_path(name)}/rotate", body), as_json)
+    _print_secret(operator.post(f"{_path(name)}/rotate", body), as_json)
 
 
 @token.command()
@@ -155,15 +153,7 @@ def _path(name: str) -> str:
     return f"/auth/tokens/{quote(name, safe='')}"
 
 
-def _post(server: Server, path: str, body: dict[str, Any]) -> Answer:
-    """Send a command once: repeated, the first secret would be lost."""
-    given = {key: value for key, value in body.items() if value is not None}
-    headers: dict[str, str] = {CONTENT_TYPE: "application/json"}
-    return server.ask_once("POST", path, headers=headers, body=json.dumps(given).encode())
-
-
-def _print_secret(answer: Answer, as_json: bool) -> None:
-    found = answer.json()
+def _print_secret(found: Json, as_json: bool) -> None:
     print(json.dumps(found, indent=2) if as_json else found["token"])
 
 

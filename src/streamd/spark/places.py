@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from streamd.spark import options as given
 from streamd.spark.options import BadOption, Options
-from streamd.spark.remote import Remote, Servers, server_of
+from streamd.spark.remote import Remote, Servers, client_of
 from streamd.spark.streams import Streams
 
 # The options that `streamd_audit.store` takes.
@@ -28,9 +28,9 @@ class Place(NamedTuple):
     stores: Stores | None
 
     def open(self, turn: int = 0, *, met: bool = False) -> Streams:
-        """For task number `turn`: tasks spread over the nodes. `met` as in `server_of`."""
+        """For task number `turn`: tasks spread over the nodes. `met` as in `client_of`."""
         if self.servers is not None:
-            return Remote(server_of(self.servers, turn, met=met))
+            return Remote(client_of(self.servers, turn, met=met))
         # A reader of servers needs no client for S3, which takes long to import.
         from streamd.spark.stored import stored_in
 

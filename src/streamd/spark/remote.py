@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
+from streamd.client import Answer, Client, NotFound, Refused
+from streamd.client.core.retrying import RETRY_FOR_S
 from streamd.client.names import parse_name
-from streamd.client.transport import RETRY_FOR_S, Answer, ApiError, Server
 from streamd.headers import (
     CONTENT_TYPE,
     ETAG,
@@ -26,7 +26,6 @@ from streamd.spark.options import BadOption
 from streamd.spark.streams import Described, Piece, Range, Snapshot
 from streamd.streams.offsets import Position, parse_offset
 
-_PAGE = "1000"
 _GONE = (404, 410)
 
 
@@ -45,11 +44,11 @@ class Servers(NamedTuple):
         return f"Servers({self.urls}, {self.cacert}, {self.retry_for_s})"
 
 
-_open: dict[tuple[Servers, int], Server] = {}
+_open: dict[tuple[Servers, int], Client] = {}
 
 
-def server_of(servers: Servers, turn: int = 0, *, met: bool = False) -> Server:
-    """A connection that this process keeps, starting with the node whose turn it is.
+def client_of(servers: Servers, turn: int = 0, *, met: bool = False) -> Client:
+    """A client that this process keeps, starting with the node whose turn it is.
 
     A task passes `met`: the driver has reached a server, so a silent one will answer.
     """
@@ -60,32 +59,18 @@ def server_of(servers: Servers, turn: int = 0, *, met: bool = False) -> Server:
         return known
     urls = servers.urls[turn:] + servers.urls[:turn]
     retry_for_s = RETRY_FOR_S if met and servers.retry_for_s is None else servers.retry_for_s
-    server = Server(urls, cacert=servers.cacert, token=servers.token, retry_for_s=retry_for_s)
-    _open[servers, os.getpid() << 16 | turn] = server
-    return server
-
-
-class _Listed(msgspec.Struct):
-    stream_id: str
-    content_type: str
-    next_offset: str
-    etag: str = ""
-
-
-class _Page(msgspec.Struct):
-    streams: list[_Listed]
-    has_more: bool
-    next_cursor: str | None = None
-
-
-_PAGE_DECODER = msgspec.json.Decoder(_Page)
+    client = Client(
+        urls, verify=servers.cacert or True, token=servers.token, retry_for_s=retry_for_s
+    )
+    _open[servers, os.getpid() << 16 | turn] = client
+    return client
 
 
 class Remote:
-    """`Streams` on a server. Also raises `ApiError` and `Unreachable`."""
+    """`Streams` on a server. Also raises `StreamdError`."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, client: Client) -> None:
+        self._client = client
 
     def describe(self, wanted: Iterable[str]) -> Sequence[Described]:
         return [self._describe(name) for name in wanted]
@@ -101,26 +86,19 @@ class Remote:
 
     def listed(self, bucket: str, prefix: str) -> Iterator[Described]:
         """The streams of a bucket under a prefix. Raises `StreamMissing`, `BadOption`."""
-        query = {"limit": _PAGE, "prefix": prefix}
-        while True:
-            try:
-                answer = self._server.ask("GET", f"/{bucket}/streams", params=query)
-            except ApiError as refusal:
-                if refusal.status == 404:
-                    raise StreamMissing(f"there is no bucket {bucket}") from None
-                if refusal.code == "INVALID_BUCKET_ID":
-                    raise BadOption(f"option bucket is '{bucket}'; {_LISTED}") from None
-                raise
-            page = _PAGE_DECODER.decode(answer.body)
-            for listed in page.streams:
+        try:
+            for listed in self._client.bucket(bucket).streams(prefix=prefix):
                 tail = parse_offset(listed.next_offset.encode())
-                if tail is None or not listed.etag:
+                if tail is None:
                     raise NotUnderstood(_OLD)
                 name = f"{bucket}/{listed.stream_id}"
                 yield Described(name, listed.content_type, _incarnation(listed.etag), tail)
-            if not page.has_more or page.next_cursor is None:
-                return
-            query["after"] = page.next_cursor
+        except NotFound:
+            raise StreamMissing(f"there is no bucket {bucket}") from None
+        except Refused as refusal:
+            if refusal.code == "INVALID_BUCKET_ID":
+                raise BadOption(f"option bucket is '{bucket}'; {_LISTED}") from None
+            raise
 
     def boundary(self, name: str, record: int) -> Position:
         answer = self._ask("HEAD", name, {"record": str(record)})
@@ -146,8 +124,8 @@ class Remote:
 
     def snapshot(self, name: str) -> Snapshot:
         try:
-            answer = self._server.ask("GET", f"{parse_name(name).bucketed_path()}/snapshot")
-        except ApiError as refusal:
+            answer = self._client.request("GET", f"{parse_name(name).bucketed_path()}/snapshot")
+        except Refused as refusal:
             if refusal.status in _GONE:
                 raise StreamMissing(f"there is no snapshot of {name}") from None
             raise
@@ -156,8 +134,8 @@ class Remote:
 
     def _ask(self, method: str, name: str, query: dict[str, str] | None = None) -> Answer:
         try:
-            return self._server.ask(method, parse_name(name).path, params=query)
-        except ApiError as refusal:
+            return self._client.request(method, parse_name(name).path, params=query)
+        except Refused as refusal:
             earliest = parse_offset(refusal.headers.get(STREAM_EARLIEST_OFFSET, "").encode())
             if refusal.status == 410 and earliest is not None:
                 raise Trimmed(name, earliest) from None

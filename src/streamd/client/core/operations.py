@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 import msgspec
 
@@ -29,9 +28,7 @@ from streamd.headers import (
     STREAM_SNAPSHOT_OFFSET,
     STREAM_TTL,
 )
-from streamd.streams.content import UNDECODABLE, json_value
-
-S = TypeVar("S")
+from streamd.streams.content import json_value
 
 _PAGE = 1000
 # The most records of one append-batch (docs/api.md).
@@ -139,7 +136,7 @@ def put_bucket(session: Session, path: str) -> Flow[None]:
 def bucket(session: Session, path: str) -> Flow[BucketInfo]:
     """A bucket's facts."""
     answer = yield from ask(session, Request("GET", path))
-    return _decoded(answer, BucketInfo)
+    return answer.decoded(BucketInfo)
 
 
 class _Page(msgspec.Struct):
@@ -157,19 +154,12 @@ def listing(session: Session, path: str, prefix: str, after: str | None) -> Flow
         if after is not None:
             params["after"] = after
         answer = yield from ask(session, Request("GET", f"{path}/streams", params))
-        page = _decoded(answer, _Page)
+        page = answer.decoded(_Page)
         for stream in page.streams:
             yield Emit(stream)
         after = page.next_cursor
         if not page.has_more or after is None:
             return
-
-
-def _decoded(answer: Answer, kind: type[S]) -> S:
-    try:
-        return msgspec.json.decode(answer.body, type=kind)
-    except UNDECODABLE as error:
-        raise unexpected(answer.status, str(error)) from None
 
 
 def json_body(values: Sequence[object]) -> bytes:

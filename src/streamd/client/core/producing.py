@@ -281,10 +281,10 @@ class ProducerFlows:
         path = self._path
         if self._is_json or not parts:
             body = b"[" + b",".join(parts) + b"]" if parts else b""
-        elif self._max_records > 1:
+        elif len(parts) > 1:
             path, body = self._batch_path, frames(parts)
         else:
-            [body] = parts
+            [body] = parts  # which any server of the protocol takes
         return Request("POST", path, None, headers, body)
 
     def settle(self, batch: Batch, answer: Appended | None) -> None:

@@ -9,8 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from streamd.client.core.steps import Answer, Flow, Lost, Pause, Request, Send
-from streamd.client.errors import OutcomeUnknown, StreamdError, Unreachable, refusal
+from streamd.client.core.steps import RECEIVE, Answer, Emit, Flow, Lost, Pause, Request, Send
+from streamd.client.errors import (
+    NOT_OURS,
+    OutcomeUnknown,
+    StreamdError,
+    Unavailable,
+    Unreachable,
+    refusal,
+)
 from streamd.headers import LOCATION, RETRY_AFTER
 from streamd.redaction import shown
 
@@ -22,9 +29,6 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 _LONGEST_ASKED_PAUSE_S = 300.0
 _ANNOUNCE_AFTER_S = 2.0
-_BUSY = (429, 502, 503, 504)
-# The server's own refusals change nothing (docs/api.md); a proxy in between promises nothing.
-_NOT_OURS = "the answer is not streamd's"
 
 
 def _ignore(_: str) -> None:
@@ -174,18 +178,44 @@ def ask(
             if answer.status == 401 and session.renews and not renewed:
                 renewed = True
                 continue
-            if answer.status not in _BUSY:
+            if not isinstance(failure, Unavailable | OutcomeUnknown):
                 raise failure
             if not repeatable and not _changed_nothing(failure):
                 raise OutcomeUnknown(failure.code, failure.message, failure.status, failure.headers)
         yield backoff.pause_after(url, failure)
 
 
+def receive(session: Session, request: Request) -> Flow[None]:
+    """Emit an answer of any size: first without its body, and then the pieces of that.
+
+    It is asked for again only until a piece has arrived: raises `Unreachable` if it breaks off
+    after that. Raises as `ask` does.
+    """
+    backoff = Backoff(session)
+    while True:
+        answer = yield from ask(session, request, in_pieces=True, backoff=backoff)
+        url, size = session.url, 0
+        try:
+            piece = yield RECEIVE
+            yield Emit(answer)
+            while piece:
+                size += len(piece)
+                yield Emit(piece)
+                piece = yield RECEIVE
+            return
+        except Lost as lost:
+            if size:
+                message = f"{shown(url)} broke off after {size} bytes"
+                raise Unreachable(message) from lost
+            yield backoff.pause_after(url, lost)
+
+
 def _changed_nothing(failure: Lost | StreamdError) -> bool:
     """Whether a request that failed, or was refused for now, cannot have taken effect."""
     if isinstance(failure, Lost):
         return not failure.sent
-    is_ours = failure.message != _NOT_OURS
+    # The server's own refusals change nothing (docs/api.md); a proxy in between promises nothing.
+    is_ours = failure.message != NOT_OURS
     return failure.status == 429 or (is_ours and not isinstance(failure, OutcomeUnknown))
 
 
@@ -199,6 +229,8 @@ def _exchange(session: Session, node: str, request: Request, in_pieces: bool) ->
         answer: Answer = yield Send(url, request, trusted, in_pieces)
         session.met = True
         if answer.status not in (307, 308) or LOCATION not in answer.headers:
+            if answer.status == 401 and not trusted:
+                raise _without_credentials(url, error_of(request, answer))
             return answer
         url = _target(url, answer)
         trusted = session.trusts(url)
@@ -218,6 +250,13 @@ def _target(url: str, answer: Answer) -> str:
     return target
 
 
+def _without_credentials(url: str, failure: StreamdError) -> StreamdError:
+    """The refusal of a node that a redirect led to, with what the caller can do about it."""
+    node = shown(urljoin(url, "/"))
+    message = f"{failure.message}; {node} gets no token unless it is one of the URLs given"
+    return refusal(401, failure.code, message, failure.headers)
+
+
 def error_of(request: Request, answer: Answer) -> StreamdError:
     """The error that an answer describes."""
     status = answer.status
@@ -225,7 +264,7 @@ def error_of(request: Request, answer: Answer) -> StreamdError:
         error = json.loads(answer.body)["error"]
         code, message = str(error["code"]), str(error["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        code, message = _phrase(status), _NOT_OURS
+        code, message = _phrase(status), NOT_OURS
         if request.method == "HEAD":  # its answer has no body
             message = ""
     return refusal(status, code, message, answer.headers)

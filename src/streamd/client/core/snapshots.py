@@ -17,7 +17,7 @@ from streamd.client.core.retrying import Backoff, ask, unexpected
 from streamd.client.core.steps import RECEIVE, Answer, Body, Done, Emit, Flow, Lost, Request, resume
 from streamd.client.core.streams import StreamFlows
 from streamd.client.errors import OffsetGone, SnapshotNotFound
-from streamd.client.names import BadName
+from streamd.client.names import BadName, StreamName
 from streamd.client.values import START, Bootstrap, Snapshot
 from streamd.headers import CONTENT_TYPE, STREAM_NEXT_OFFSET, STREAM_SNAPSHOT_OFFSET
 
@@ -26,20 +26,27 @@ MAX_SNAPSHOT_BYTES = 1 << 30
 _NO_SNAPSHOT = Snapshot(START, "", b"")
 
 
-def _path(stream: StreamFlows, at: str | None) -> str:
-    path = f"{stream.name.bucketed_path()}/snapshot"
+def snapshot_path(name: StreamName, at: str | None) -> str:
+    """Where a stream's latest snapshot is, or the one at an offset. Raises `BadName`."""
+    path = f"{name.bucketed_path()}/snapshot"
     return path if at is None else f"{path}/{quote(at, safe='')}"
 
 
-def publish(stream: StreamFlows, offset: str, body: Body, content_type: str) -> Flow[None]:
+def publish(
+    stream: StreamFlows, offset: str, body: Body, content_type: str, size_bytes: int | None
+) -> Flow[None]:
     """Publish a snapshot; a repetition with the same bytes is confirmed."""
-    request = Request("PUT", _path(stream, offset), None, write_headers(content_type), body)
-    yield from ask(stream.session, request)
+    headers = write_headers(content_type)
+    if size_bytes is not None:
+        headers["Content-Length"] = str(size_bytes)
+    yield from ask(
+        stream.session, Request("PUT", snapshot_path(stream.name, offset), None, headers, body)
+    )
 
 
 def read(stream: StreamFlows, at: str | None) -> Flow[Snapshot]:
     """The latest snapshot, or the one at an offset; read again if it breaks off."""
-    request = Request("GET", _path(stream, at))
+    request = Request("GET", snapshot_path(stream.name, at))
     backoff = Backoff(stream.session)
     while True:
         answer = yield from ask(stream.session, request, in_pieces=True, backoff=backoff)

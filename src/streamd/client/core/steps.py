@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+import msgspec
+
+from streamd.client.errors import NOT_OURS, refusal
+from streamd.streams.content import UNDECODABLE
+
 T = TypeVar("T")
 
 # Bytes, or what makes the pieces of a body again for each try.
@@ -31,6 +36,17 @@ class Answer(NamedTuple):
     @property
     def is_success(self) -> bool:
         return 200 <= self.status < 300
+
+    def json(self) -> dict[str, Any]:
+        """The JSON object in the body. Raises `StreamdError` if it is anything else."""
+        return self.decoded(dict[str, Any])
+
+    def decoded(self, kind: type[T]) -> T:
+        """The JSON in the body as a type of msgspec. Raises `StreamdError` if it is another."""
+        try:
+            return msgspec.json.decode(self.body, type=kind)
+        except UNDECODABLE as error:
+            raise refusal(self.status, "UNEXPECTED", f"{NOT_OURS}: {error}", {}) from None
 
 
 class Send(NamedTuple):

@@ -8,17 +8,14 @@ run looks at the journals of the others.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 
+from streamd.client import BucketNotFound, Client
 from streamd.client.names import parse_name
-from streamd.client.transport import ApiError, Server
 from streamd.spark.sink.errors import RowsChanged
 from streamd.spark.sink.held import split_digests
 from streamd.spark.sink.plan import Part, Planned, read_entries
-
-_PAGE = 1000
 
 
 class Elsewhere:
@@ -28,12 +25,12 @@ class Elsewhere:
         self._part = part
         self._planned: dict[str, set[bytes]] = defaultdict(set)
 
-    def look(self, server: Server, bucket: str) -> None:
-        """Raises `ApiError`, `Unreachable`."""
+    def look(self, client: Client, bucket: str) -> None:
+        """Raises `StreamdError`."""
         own = parse_name(f"{bucket}/{self._part.producer_id}").path
-        for path in _journals(server, bucket, f"{self._part.sink_id}."):
+        for path in _journals(client, bucket, f"{self._part.sink_id}."):
             if path != own:
-                for entry in read_entries(server, path)[1]:
+                for entry in read_entries(client, path)[1]:
                     if entry.epoch == self._part.epoch and entry.run != self._part.run:
                         for request in entry.requests:
                             digests = split_digests(request.digests)
@@ -56,18 +53,9 @@ class Elsewhere:
                 )
 
 
-def _journals(server: Server, bucket: str, prefix: str) -> list[str]:
+def _journals(client: Client, bucket: str, prefix: str) -> list[str]:
     """The paths of a sink's journals."""
-    paths: list[str] = []
-    params = {"prefix": prefix, "limit": str(_PAGE)}
-    while True:
-        try:
-            page = json.loads(server.ask("GET", f"/{bucket}/streams", params=params).body)
-        except ApiError as refusal:
-            if refusal.code == "BUCKET_NOT_FOUND":
-                return []
-            raise
-        paths += [stream["path"] for stream in page["streams"]]
-        if not page["has_more"]:
-            return paths
-        params["after"] = page["next_cursor"]
+    try:
+        return [stream.path for stream in client.bucket(bucket).streams(prefix=prefix)]
+    except BucketNotFound:
+        return []

@@ -7,14 +7,21 @@ from dataclasses import dataclass
 
 import msgspec
 
+from streamd.client import (
+    Answer,
+    Client,
+    NotFound,
+    OffsetGone,
+    ProducerFenced,
+    Refused,
+    StreamNotFound,
+)
 from streamd.client.names import parse_name
-from streamd.client.transport import Answer, ApiError, Server
 from streamd.headers import (
     CONTENT_TYPE,
     PRODUCER_EPOCH,
     PRODUCER_ID,
     PRODUCER_SEQ,
-    STREAM_EARLIEST_OFFSET,
     STREAM_FIRST_OFFSET,
     STREAM_NEXT_OFFSET,
     STREAM_TTL,
@@ -78,8 +85,8 @@ class Journal:
     # How far this worker process has trimmed each journal, in bytes.
     _trimmed: dict[str, int] = {}  # noqa: RUF012
 
-    def __init__(self, server: Server, bucket: str, part: Part) -> None:
-        self._server = server
+    def __init__(self, client: Client, bucket: str, part: Part) -> None:
+        self._client = client
         self._part = part
         name = f"{bucket}/{part.producer_id}"
         self._stream = parse_name(name)
@@ -92,8 +99,8 @@ class Journal:
         return self._known.get(number)
 
     def decide(self, entry: Entry) -> Entry:
-        """Make `entry` the next of the plan, or learn which one is. Raises `Fenced`, `ApiError`,
-        `Unreachable`."""
+        """Make `entry` the next of the plan, or learn which one is. Raises `Fenced`,
+        `StreamdError`."""
         answer = self._propose(entry)
         if answer.status == 200:
             if entry.number == 0:
@@ -113,15 +120,14 @@ class Journal:
         frame = len(payload).to_bytes(4, "big") + payload
         for is_first_try in (True, False):
             try:
-                return self._server.ask("POST", self._batch_path, headers=headers, body=frame)
-            except ApiError as refusal:
-                if refusal.code == "STALE_EPOCH":
-                    newest = refusal.headers.get(PRODUCER_EPOCH, "a later one")
-                    raise Fenced(
-                        f"batch {entry.epoch} of sink {self._part.sink_id} is over, batch "
-                        f"{newest} has begun: this task is a leftover of it"
-                    ) from refusal
-                if refusal.status != 404 or entry.number or not is_first_try:
+                return self._client.request("POST", self._batch_path, headers=headers, body=frame)
+            except ProducerFenced as fenced:
+                raise Fenced(
+                    f"batch {entry.epoch} of sink {self._part.sink_id} is over, batch "
+                    f"{fenced.epoch} has begun: this task is a leftover of it"
+                ) from fenced
+            except NotFound:
+                if entry.number or not is_first_try:
                     raise
                 self._create()
         raise AssertionError
@@ -130,16 +136,14 @@ class Journal:
         headers: dict[str, str] = {CONTENT_TYPE: _JSON}
         if self._part.nameless:
             headers[STREAM_TTL] = str(NAMELESS_TTL_S)
-        self._server.ask("PUT", self._stream.path, headers=headers)
+        self._client.request("PUT", self._stream.path, headers=headers)
 
     def read(self) -> None:
         """Learn the entries that have arrived for this batch since the last call. Raises
-        `ApiError`, `Unreachable`."""
+        `StreamdError`."""
         try:
-            self._read_to, entries = read_entries(self._server, self._stream.path, self._read_to)
-        except ApiError as refusal:
-            if refusal.code != "STREAM_NOT_FOUND":
-                raise
+            self._read_to, entries = read_entries(self._client, self._stream.path, self._read_to)
+        except StreamNotFound:
             entries = []
         for entry in entries:
             if entry.epoch == self._part.epoch:
@@ -155,26 +159,26 @@ class Journal:
         if at:
             path = f"{self._stream.bucketed_path()}/snapshot/{offset}"
             # It makes no difference whether this attempt trims it, or another one, or a later one.
-            with suppress(ApiError):
-                self._server.ask("PUT", path, headers={CONTENT_TYPE: _JSON}, body=b"{}")
+            with suppress(Refused):
+                self._client.request("PUT", path, headers={CONTENT_TYPE: _JSON}, body=b"{}")
         if len(self._trimmed) == _REMEMBERED:
             self._trimmed.clear()
         self._trimmed[self._stream.path] = at
 
 
-def read_entries(server: Server, path: str, offset: str = _START) -> tuple[str, list[Entry]]:
+def read_entries(client: Client, path: str, offset: str = _START) -> tuple[str, list[Entry]]:
     """The entries of a journal from an offset on, or from its present beginning; and its end.
 
-    Raises `ApiError`, `Unreachable`.
+    Raises `StreamdError`.
     """
     entries: list[Entry] = []
     while True:
         try:
-            answer = server.ask("GET", path, params={"offset": offset})
-        except ApiError as refusal:
-            if refusal.status != 410 or STREAM_EARLIEST_OFFSET not in refusal.headers:
+            answer = client.request("GET", path, params={"offset": offset})
+        except OffsetGone as gone:
+            if gone.earliest_offset is None:
                 raise
-            offset = refusal.headers[STREAM_EARLIEST_OFFSET]
+            offset = gone.earliest_offset
             continue
         entries += _DECODER.decode(answer.body)
         offset = answer.headers[STREAM_NEXT_OFFSET]

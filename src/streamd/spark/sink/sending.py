@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from threading import Condition, Thread
 from typing import NamedTuple
 
-from streamd.client.transport import ApiError, Server
+from streamd.client import Client, ProducerFenced, Refused, StreamClosed, Unavailable
 from streamd.headers import CONTENT_TYPE, PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
 from streamd.spark.sink.errors import Fenced, NotWritten
 from streamd.spark.sink.plan import Part
@@ -27,7 +27,8 @@ class _Request(NamedTuple):
 class Sender:
     """Sends the requests of a part, each stream's in order. Used in a `with`."""
 
-    def __init__(self, servers: Sequence[Server], part: Part, *, skip_closed: bool) -> None:
+    def __init__(self, client: Client, part: Part, *, parallel: int, skip_closed: bool) -> None:
+        self._client = client
         self._part = part
         self._skip_closed = skip_closed
         self._changed = Condition()
@@ -39,7 +40,7 @@ class Sender:
         self._over = False
         self._failure: BaseException | None = None
         self.skipped = 0
-        self._threads = [Thread(target=self._work, args=(server,)) for server in servers]
+        self._threads = [Thread(target=self._work) for _ in range(parallel)]
 
     def __enter__(self) -> Sender:
         for thread in self._threads:
@@ -55,7 +56,7 @@ class Sender:
 
     def send(self, target: Target, records: Sequence[bytes]) -> None:
         """Append records in one request, once there is room. Raises the failure of any
-        request so far: `Fenced`, `NotWritten`, `Unreachable`."""
+        request so far: `Fenced`, `NotWritten`, `StreamdError`."""
         body = target.body(records)
         seq = self._next_seq.get(target.name, 0)
         self._next_seq[target.name] = seq + 1
@@ -82,10 +83,10 @@ class Sender:
         if self._failure is not None:
             raise self._failure
 
-    def _work(self, server: Server) -> None:
+    def _work(self) -> None:
         while (request := self._next()) is not None:
             try:
-                self._append(server, request)
+                self._append(request)
             except BaseException as failure:
                 with self._changed:
                     self._failure = self._failure or failure
@@ -112,7 +113,7 @@ class Sender:
                 del self._lanes[name]
             self._changed.notify_all()
 
-    def _append(self, server: Server, request: _Request) -> None:
+    def _append(self, request: _Request) -> None:
         target = request.target
         headers: dict[str, str] = {
             CONTENT_TYPE: target.content_type,
@@ -121,15 +122,16 @@ class Sender:
             PRODUCER_SEQ: str(request.seq),
         }
         try:
-            server.ask("POST", target.path, headers=headers, body=request.body)
-        except ApiError as refusal:
-            if refusal.code == "STREAM_CLOSED" and self._skip_closed:
-                with self._changed:
-                    self.skipped += request.rows
-                return
-            if refusal.code == "STALE_EPOCH":
-                raise Fenced(
-                    f"stream {target.name}: a later batch of sink {self._part.sink_id} than "
-                    f"{self._part.epoch} has begun: this task is a leftover"
-                ) from refusal
-            raise NotWritten(f"stream {target.name}: {refusal}") from refusal
+            self._client.request("POST", target.path, headers=headers, body=request.body)
+        except Unavailable:
+            raise
+        except ProducerFenced as fenced:
+            raise Fenced(
+                f"stream {target.name}: a later batch of sink {self._part.sink_id} than "
+                f"{self._part.epoch} has begun: this task is a leftover"
+            ) from fenced
+        except Refused as refusal:
+            if not (self._skip_closed and isinstance(refusal, StreamClosed)):
+                raise NotWritten(f"stream {target.name}: {refusal}") from refusal
+            with self._changed:
+                self.skipped += request.rows

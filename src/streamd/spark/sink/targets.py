@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from struct import Struct
 
-from streamd.client.appending import metadata
-from streamd.client.names import BadName, StreamName, parse_name
-from streamd.client.transport import ApiError, Server
-from streamd.headers import CONTENT_TYPE
+from streamd.client import Client, NotFound, Refused, Stream, Unavailable
+from streamd.client.names import BadName, parse_name
 from streamd.spark.options import DEFAULT_BUCKET
 from streamd.spark.sink.errors import BadRow, NotWritten
 from streamd.spark.sink.settings import Settings
@@ -72,8 +70,9 @@ class Targets:
     # By the servers' URLs and the name.
     _remembered: dict[tuple[tuple[str, ...], str], Target] = {}  # noqa: RUF012
 
-    def __init__(self, servers: Sequence[Server], settings: Settings) -> None:
-        self._servers = servers
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._client = client
+        self._parallel = settings.parallel
         self._urls = settings.urls
         self._create = settings.create
         self._found: dict[str, Target] = {}
@@ -87,7 +86,7 @@ class Targets:
 
     def find(self, names: Iterable[str]) -> None:
         """Look up those streams that are not known yet. Raises `BadRow`, `NotWritten`,
-        `Unreachable`."""
+        `StreamdError`."""
         unknown = []
         for name in names:
             if name not in self._found:
@@ -100,41 +99,41 @@ class Targets:
             return
         if len(self._remembered) + len(unknown) > _REMEMBERED:
             self._remembered.clear()
-        shares = [unknown[at :: len(self._servers)] for at in range(len(self._servers))]
-        with ThreadPoolExecutor(len(self._servers)) as pool:
-            for targets in pool.map(self._look_up, self._servers, shares):
-                for target in targets:
-                    self._found[target.name] = self._remembered[self._urls, target.name] = target
+        with ThreadPoolExecutor(self._parallel) as pool:
+            for target in pool.map(self._target, unknown):
+                self._found[target.name] = self._remembered[self._urls, target.name] = target
 
-    def _look_up(self, server: Server, names: Sequence[str]) -> list[Target]:
-        return [self._target(server, name) for name in names]
-
-    def _target(self, server: Server, name: str) -> Target:
+    def _target(self, name: str) -> Target:
         try:
-            stream = parse_name(name)
+            stream = self._client.stream(name)
         except BadName as error:
             raise BadRow(f"a row names no stream: {error}") from None
         try:
-            headers = metadata(server, stream)
-        except ApiError as refusal:
-            if refusal.status != 404 or self._create is None:
-                hint = "; option create=true makes it" if refusal.status == 404 else ""
-                raise NotWritten(f"stream {name}: {refusal}{hint}") from None
-            headers = self._made(server, stream, self._create)
-        kind = headers[CONTENT_TYPE]
+            kind = stream.head().content_type
+        except Unavailable:
+            raise
+        except NotFound as missing:
+            if self._create is None:
+                hint = "option create=true makes it"
+                raise NotWritten(f"stream {name}: {missing}; {hint}") from None
+            kind = _made(stream, self._create)
+        except Refused as refusal:
+            raise NotWritten(f"stream {name}: {refusal}") from None
+        path = parse_name(name).path
         if is_json(kind):
-            return Target(name, stream.path, kind, is_json=True, is_framed=False)
+            return Target(name, path, kind, is_json=True, is_framed=False)
         batch_path = _batch_path(name)
-        return Target(
-            name, batch_path or stream.path, kind, is_json=False, is_framed=bool(batch_path)
-        )
+        return Target(name, batch_path or path, kind, is_json=False, is_framed=bool(batch_path))
 
-    def _made(self, server: Server, stream: StreamName, content_type: str) -> Mapping[str, str]:
-        """Create a stream, or find that it was created meanwhile."""
-        try:
-            return server.ask("PUT", stream.path, headers={CONTENT_TYPE: content_type}).headers
-        except ApiError as refusal:
-            raise NotWritten(f"stream {stream.written} cannot be made: {refusal}") from None
+
+def _made(stream: Stream, content_type: str) -> str:
+    """Create a stream, or find that it was created meanwhile; its type."""
+    try:
+        return stream.create(content_type).content_type
+    except Unavailable:
+        raise
+    except Refused as refusal:
+        raise NotWritten(f"stream {stream.name} cannot be made: {refusal}") from None
 
 
 def _batch_path(name: str) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 
-from streamd.client.transport import Server
+from streamd.client import Client
 from streamd.spark.sink.elsewhere import Elsewhere
 from streamd.spark.sink.errors import BadRow, NotWritten, RowsChanged
 from streamd.spark.sink.held import Held
@@ -27,13 +27,13 @@ def write_part(batches: Iterator[pa.RecordBatch], settings: Settings, part: Part
     """Append the rows of a partition, each once however often this is called. Returns how many
     rows were skipped because their streams are closed, which the settings allow.
 
-    Raises `Fenced`, `RowsChanged`, `BadRow`, `NotWritten`, `Unreachable`.
+    Raises `Fenced`, `RowsChanged`, `BadRow`, `NotWritten`, `StreamdError`.
     """
-    with _connected(settings) as servers:
-        targets = Targets(servers[1:], settings)
+    with _connected(settings) as client:
+        targets = Targets(client, settings)
         try:
             rows = _Rows(batches, targets, settings)
-            return _Attempt(rows, targets, servers, settings, part).run()
+            return _Attempt(rows, targets, client, settings, part).run()
         except NotWritten:
             targets.forget()
             raise
@@ -94,16 +94,18 @@ class _Attempt:
         self,
         rows: _Rows,
         targets: Targets,
-        servers: list[Server],
+        client: Client,
         settings: Settings,
         part: Part,
     ) -> None:
         self._rows = rows
         self._targets = targets
         self._part = part
-        self._journal = Journal(servers[0], settings.journal, part)
-        self._elsewhere = _elsewhere(servers[0], settings, part)
-        self._sender = Sender(servers[1:], part, skip_closed=settings.skip_closed)
+        self._journal = Journal(client, settings.journal, part)
+        self._elsewhere = _elsewhere(client, settings, part)
+        self._sender = Sender(
+            client, part, parallel=settings.parallel, skip_closed=settings.skip_closed
+        )
 
     def run(self) -> int:
         """Write the partition's rows, each once; returns how many were skipped."""
@@ -159,7 +161,7 @@ _MOST_LOOKS = 100
 _looks: dict[tuple[str, str], Elsewhere] = {}
 
 
-def _elsewhere(server: Server, settings: Settings, part: Part) -> Elsewhere | None:
+def _elsewhere(client: Client, settings: Settings, part: Part) -> Elsewhere | None:
     """What an earlier run has planned elsewhere; None if there cannot have been one."""
     if part.nameless or settings.same_partitions:
         return None
@@ -167,38 +169,29 @@ def _elsewhere(server: Server, settings: Settings, part: Part) -> Elsewhere | No
     look = _looks.get(key)
     if look is None:
         look = Elsewhere(part)
-        look.look(server, settings.journal)
+        look.look(client, settings.journal)
         if len(_looks) == _MOST_LOOKS:
             _looks.clear()
         _looks[key] = look
     return look
 
 
-_idle: dict[tuple[object, ...], list[Server]] = {}
+_idle: dict[tuple[object, ...], Client] = {}
 
 
 @contextmanager
-def _connected(settings: Settings) -> Iterator[list[Server]]:
-    """Connections of a task: one for the journal, the others for rows. The worker process keeps
-    them for its next task."""
-    key = (
-        settings.urls, settings.cacert, settings.token, settings.retry_for_s, settings.parallel
-    )  # fmt: skip
-    servers = _idle.pop(key, None)
-    if servers is None:
-        servers = [
-            Server(
-                settings.urls,
-                cacert=settings.cacert,
-                token=settings.token,
-                retry_for_s=settings.retry_for_s,
-            )
-            for _ in range(1 + settings.parallel)
-        ]
+def _connected(settings: Settings) -> Iterator[Client]:
+    """A task's client, with its connections. The worker process keeps it for its next task."""
+    key = settings.urls, settings.cacert, settings.token, settings.retry_for_s
+    client = _idle.pop(key, None) or Client(
+        settings.urls,
+        verify=settings.cacert or True,
+        token=settings.token,
+        retry_for_s=settings.retry_for_s,
+    )
     try:
-        yield servers
+        yield client
     except BaseException:
-        for server in servers:
-            server.close()
+        client.close()
         raise
-    _idle[key] = servers
+    _idle[key] = client

@@ -1,0 +1,96 @@
+"""What operators ask of a cluster, through any of its nodes, in JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from streamd.client import Client
+from streamd.client.errors import StreamdError
+from streamd.client.options import Command, Server, with_server
+from streamd.client.terminal import exit_on_failure
+from streamd.headers import CONTENT_TYPE
+
+# A parameter of reports that only the leader can give: any node fetches them from it.
+AT_LEADER: Mapping[str, str] = {"at": "leader"}
+_JSON: Mapping[str, str] = {CONTENT_TYPE: "application/json"}
+_PEEK_S = 3.0
+
+Json = dict[str, Any]
+
+
+class Operator:
+    """Raises `StreamdError`; an answer that is not a JSON object is one, too."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._client = server.client()
+
+    def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
+        """The report at a path."""
+        return self._client.request("GET", path, params=params).json()
+
+    def post(self, path: str, command: Json, *, repeatable: bool = False) -> Json:
+        """Give a command, without the fields that are None; its answer.
+
+        One that is not `repeatable` is sent again only if it cannot have taken effect.
+        """
+        given = {key: value for key, value in command.items() if value is not None}
+        return self._client.request(
+            "POST", path, headers=_JSON, body=json.dumps(given).encode(), repeatable=repeatable
+        ).json()
+
+    def put(self, path: str, settings: Json) -> None:
+        """Replace what is at a path. May be repeated."""
+        self._client.request("PUT", path, headers=_JSON, body=json.dumps(settings).encode())
+
+    def delete(self, path: str) -> None:
+        """Delete what is at a path. A repetition would not find it, so it is sent once."""
+        self._client.request("DELETE", path, repeatable=False)
+
+    def peek(self, address: str, path: str) -> Json | None:
+        """The report of the node at an address, if it answers soon. It gets no token."""
+        url = f"{urlsplit(self._server.urls[0]).scheme}://{address}"
+        node = self._server._replace(urls=[url], token=None, retry_for_s=0)
+        try:
+            with node.client(timeout_s=_PEEK_S) as client:
+                return client.request("GET", path).json()
+        except (StreamdError, ValueError):
+            return None
+
+    def is_ready(self) -> bool:
+        """Whether a node answers now that it is ready."""
+        try:
+            self._impatient.request("GET", "/readyz/cluster")
+        except StreamdError:
+            return False
+        return True
+
+    @cached_property
+    def _impatient(self) -> Client:
+        return self._server._replace(retry_for_s=0).client()
+
+
+def server_group(described: Command) -> click.Group:
+    """A group of commands that are passed one `Operator` as the context's object.
+
+    Its options come before the command's name.
+    """
+
+    @click.group(described.__name__, cls=_ServerGroup, help=described.__doc__)
+    @with_server
+    def group(server: Server) -> None:
+        click.get_current_context().obj = Operator(server)
+
+    return group
+
+
+class _ServerGroup(click.Group):
+    def invoke(self, context: click.Context) -> Any:
+        with exit_on_failure(None):
+            return super().invoke(context)
