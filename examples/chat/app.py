@@ -12,15 +12,16 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator
-from uuid import uuid4
+from uuid import UUID, uuid4
 
-from quart import Quart, redirect, render_template, request
+from quart import Quart, abort, redirect, render_template, request
 from werkzeug.wrappers import Response
 
 from streamd.client import AsyncClient, AsyncStream
 
 STREAMD_URL = os.environ["STREAMD_URL"]
 app = Quart(__name__)
+app.config["MAX_CONTENT_LENGTH"] = 64 * 1024
 
 
 async def think(question: str) -> AsyncIterator[str]:
@@ -41,21 +42,24 @@ async def connect() -> AsyncGenerator[None, None]:
 @app.get("/")
 async def begin() -> Response:
     """Begin a chat, which has an address of its own."""
-    return redirect(f"/chats/{uuid4().hex}")
+    return redirect(f"/chats/{uuid4()}")
 
 
-@app.get("/chats/<chat>")
-async def page(chat: str) -> str:
+@app.get("/chats/<uuid:chat>")
+async def page(chat: UUID) -> str:
     """The page, with the address of its stream."""
     await stream_of(chat).create("application/json")
     return await render_template("page.html", stream=f"{STREAMD_URL}/v1/stream/chats/{chat}")
 
 
-@app.post("/chats/<chat>")
-async def ask(chat: str) -> tuple[str, int]:
+@app.post("/chats/<uuid:chat>")
+async def ask(chat: UUID) -> tuple[str, int]:
     """Store a question, and begin to answer it."""
-    question = (await request.get_json())["text"]
-    stream = stream_of(chat)
+    match await request.get_json():
+        case {"text": str(question)}:
+            stream = stream_of(chat)
+        case _:
+            abort(400)
     await stream.append_json({"id": uuid4().hex, "role": "user", "text": question})
     app.add_background_task(answer, stream, question)
     return "", 202
@@ -69,7 +73,7 @@ async def answer(stream: AsyncStream, question: str) -> None:
             await producer.append_json({"id": message, "role": "assistant", "text": text})
 
 
-def stream_of(chat: str) -> AsyncStream:
+def stream_of(chat: UUID) -> AsyncStream:
     """The stream of a chat."""
     client: AsyncClient = app.extensions["streamd"]
     return client.stream(f"chats/{chat}")

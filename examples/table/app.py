@@ -18,6 +18,7 @@ from streamd.state.db import Collection, SQLite, StreamDB
 STREAMD_URL = os.environ["STREAMD_URL"]
 STREAM = "airport/board"
 app = Quart(__name__)
+app.config["MAX_CONTENT_LENGTH"] = 64 * 1024
 
 
 class Departure(msgspec.Struct):
@@ -70,7 +71,7 @@ async def put(flight: str) -> tuple[str, int]:
     """Set a row, and answer when it is on the stream."""
     try:
         row = msgspec.convert({**await request.get_json(), "flight": flight}, Departure)
-    except msgspec.ValidationError as error:
+    except (TypeError, msgspec.ValidationError) as error:
         abort(400, str(error))
     await departures().upsert(row)
     return "", 204

@@ -5,10 +5,11 @@ import hmac
 import os
 import time
 
-import httpx
 from quart import Quart, abort, request
 
-STREAM = f"{os.environ['STREAMD_URL']}/v1/stream/webhooks/deliveries"
+from streamd.client import AsyncClient
+
+DELIVERIES = AsyncClient(os.environ["STREAMD_URL"]).stream("webhooks/deliveries")
 KEY = base64.b64decode(os.environ["WEBHOOK_SECRET"].removeprefix("whsec_"))
 TOLERANCE_S = 300
 app = Quart(__name__)
@@ -24,12 +25,9 @@ async def receive() -> tuple[str, int]:
     signatures = headers.get("webhook-signature", "").split()
     if not any(hmac.compare_digest(expected, given.encode()) for given in signatures):
         abort(401)
-    if abs(time.time() - int(sent_s)) > TOLERANCE_S:
+    if not sent_s.isdecimal() or abs(time.time() - int(sent_s)) > TOLERANCE_S:
         abort(400)
-    event = {"id": delivery, "payload": await request.get_json()}
-    # Each delivery is a producer whose first request this is: a repetition changes nothing.
-    once = {"Producer-Id": delivery, "Producer-Epoch": "0", "Producer-Seq": "0"}
-    async with httpx.AsyncClient(follow_redirects=True) as streamd:
-        await streamd.put(STREAM, headers={"Content-Type": "application/json"})
-        (await streamd.post(STREAM, json=event, headers=once)).raise_for_status()
+    event = {"id": delivery, "payload": await request.get_json(force=True)}
+    await DELIVERIES.create("application/json")
+    await DELIVERIES.append_json(event, once=delivery)
     return "", 204

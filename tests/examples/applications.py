@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 
 from tests.support import tether
@@ -56,5 +58,7 @@ class Application:
         raise AssertionError("the application does not answer")
 
     def kill(self) -> None:
-        self._process.kill()
+        """Kill Hypercorn and its worker, which would outlive it and go on answering."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(_DEADLINE_S)

@@ -39,11 +39,18 @@ def test_a_page_and_the_application_show_the_rows_of_all_writers(tmp_path: Path)
         assert put("BA710", to="London", status="boarding") == 204
         page.wait("td", ["BA710", "London", "boarding", "LX318", "Zurich", "on time"])
         assert put("LX318", to="Zurich", status=7) == 400
+        assert put("LX318", to="Zurich", status="a" * 10**6) == 413
+        assert httpx.put(f"{table.url}/departures/LX318", json=[]).status_code == 400
 
         board = client.stream("airport/board")
         board.append(change("update", "LX318", "Zurich", "delayed"))
         page.wait("td", ["BA710", "London", "boarding", "LX318", "Zurich", "delayed"])
 
+        # What is not a row changes nothing, for the page as for the application.
+        wrong = {"type": "departure", "key": "XX1", "value": ["Nowhere"]}
+        board.append_json({**wrong, "headers": {"operation": "insert"}}, {**wrong, "headers": {}})
+        board.append_json(None, 5, "text", {}, {"headers": None})
+        board.append_json(*[0] * 200_000)
         table.kill()
         board.append(change("insert", "AF1015", "Paris", "on time"))
         page.wait("tr td:first-child", ["AF1015", "BA710", "LX318"])

@@ -92,6 +92,14 @@ def test_a_delivery_with_a_wrong_signature_is_refused(
     assert stored(client, "forged-") == []
 
 
+def test_the_payload_is_kept_whatever_type_the_sender_gives_it(
+    receiver: Application, client: Client
+) -> None:
+    headers = {**signed("typed", BODY), "content-type": "text/plain"}
+    assert httpx.post(f"{receiver.url}/webhook", content=BODY, headers=headers).is_success
+    assert stored(client, "typed") == [{"id": "typed", "payload": {"paid": 1}}]
+
+
 def test_one_of_several_signatures_suffices_while_a_secret_is_replaced(
     receiver: Application, client: Client
 ) -> None:

@@ -112,7 +112,7 @@ export function sync(doc, stream, show) {
     return request(address(`/snapshot/${offset}`), { method: "PUT", body })
   }
 
-  // Skip what is no update of Yjs: a program that may append can append anything.
+  // Skip what is not an update of Yjs: a program that may append can append anything.
   function apply(update) {
     try {
       Y.applyUpdate(doc, typeof update === "string" ? fromBase64(update) : update, stream)
