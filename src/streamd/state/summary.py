@@ -23,10 +23,14 @@ _INSERT = ChangeHeaders("insert")
 
 
 class Summary:
-    """All entities of a stream. `events` counts the messages that were applied."""
+    """All entities of a stream.
+
+    `events` counts the messages that were applied, `size` the bytes of the entities' values and
+    keys.
+    """
 
     def __init__(self) -> None:
-        self.events = 0
+        self.events = self.size = 0
         self._values: dict[tuple[str, str], bytes] = {}
 
     def apply(self, array: bytes) -> int:
@@ -42,11 +46,26 @@ class Summary:
             elif isinstance(event, ControlEvent):
                 if event.headers.control == "reset":
                     self._values.clear()
+                    self.size = 0
             elif event.headers.operation == "delete":
-                self._values.pop((event.type, event.key), None)
+                self._put((event.type, event.key), None)
             elif event.value is not UNSET:
-                self._values[event.type, event.key] = bytes(event.value)
+                self._put((event.type, event.key), bytes(event.value))
         return malformed
+
+    def _put(self, entity: tuple[str, str], value: bytes | None) -> None:
+        old = self._values.get(entity)
+        if old is not None:
+            self.size -= len(old) + len(entity[1])
+        if value is not None:
+            self.size += len(value) + len(entity[1])
+            self._values[entity] = value
+        elif old is not None:
+            del self._values[entity]
+
+    def equals(self, other: Summary) -> bool:
+        """Whether both have the same entities, with the same JSON."""
+        return self._values == other._values
 
     def snapshot(self, offset: str) -> bytes:
         """The snapshot of the stream before `offset`."""

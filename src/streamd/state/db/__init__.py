@@ -6,7 +6,8 @@ The parts:
 - `collections`: rows by key and by index, change feeds, and writes;
 - `feeds`: a bounded queue for each reader of changes;
 - `writes`: optimistic values until their transaction comes back on the stream;
-- `snapshots`: begin with a snapshot where messages were trimmed, and publish one;
+- `snapshots`: begin with a snapshot where messages were trimmed;
+- `compacting`: publish one, for a program or in the background;
 - `finishing`: work that a cancelled caller waits for;
 - `sqlite`: a durable copy of the rows and of the offset, in one transaction per batch.
 
@@ -19,11 +20,12 @@ and the last 10,000 transactions are remembered. The rows are in memory, with a 
 """
 
 from streamd.state.db.collections import Collection
+from streamd.state.db.compacting import compact
 from streamd.state.db.database import StreamDB
 from streamd.state.db.feeds import Feed, FeedOverflow
-from streamd.state.db.snapshots import ForeignSnapshot, compact
+from streamd.state.db.snapshots import ForeignSnapshot
 from streamd.state.db.sqlite import SQLite, StoreConflict, StoreError
-from streamd.state.db.writes import DatabaseClosed
+from streamd.state.db.writes import DatabaseClosed, Overtaken
 
 __all__ = [
     "Collection",
@@ -31,6 +33,7 @@ __all__ = [
     "Feed",
     "FeedOverflow",
     "ForeignSnapshot",
+    "Overtaken",
     "SQLite",
     "StoreConflict",
     "StoreError",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -18,9 +17,10 @@ from msgspec import UNSET
 from streamd.client import AsyncStream, Chunk, OffsetGone
 from streamd.state.consumer import Consumer, Plan
 from streamd.state.db.collections import Collection
+from streamd.state.db.compacting import Compactor
 from streamd.state.db.feeds import Feeds
 from streamd.state.db.finishing import finish
-from streamd.state.db.snapshots import read_snapshot
+from streamd.state.db.snapshots import incarnation_of, read_snapshot
 from streamd.state.db.sqlite import Copied, SQLite
 from streamd.state.db.writes import DatabaseClosed, Writes
 from streamd.state.definition import CollectionDefinition, StateSchema
@@ -40,7 +40,6 @@ T = TypeVar("T")
 _START = "-1"
 # Larger batches are decoded in a thread, so that the loop runs meanwhile.
 _SMALL_BYTES = 64 * 1024
-_INCARNATION = re.compile(r'"([^":]+):')
 _log = logging.getLogger("streamd.state")
 
 
@@ -57,7 +56,9 @@ class StreamDB:
     Collections are attributes by their names in the schema, `db.users`; `db[Chat.users]` is the
     same, with its type known to type checkers. With a `store`, rows of an earlier run are there at
     once, and the stream is read from where that run ended. It works on asyncio and Trio, and
-    belongs to one event loop.
+    belongs to one event loop. With `compact_every_events` it publishes a snapshot for other readers
+    whenever the stream has got about so many messages longer, **which trims the stream**: see
+    `compact`. Replicas that all do so share the work.
 
     An error that ends it, such as of a policy, of the store, or a stream that is deleted, ends the
     block too and is raised from it.
@@ -70,6 +71,7 @@ class StreamDB:
         *,
         store: SQLite | None = None,
         policies: Policies | None = None,
+        compact_every_events: int | None = None,
     ) -> None:
         self._schema = schema
         self._stream = stream
@@ -77,6 +79,9 @@ class StreamDB:
         self._consumer = Consumer(schema, policies or Policies())
         self._offset = _START
         self._incarnation = ""
+        self._compactor: Compactor | None = None
+        if compact_every_events is not None:
+            self._compactor = Compactor(stream, compact_every_events)
         self._writes = Writes()
         self._feeds = Feeds()
         self._collections = {
@@ -90,6 +95,7 @@ class StreamDB:
         self._reading = anyio.Lock()
         self._tasks: anyio.abc.TaskGroup | None = None
         self._following: anyio.CancelScope | None = None
+        self._compacting: anyio.CancelScope | None = None
 
     # -- rows --
 
@@ -121,6 +127,9 @@ class StreamDB:
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         self._tasks.start_soon(self._run)
+        if self._compactor is not None:
+            self._compacting = anyio.CancelScope()
+            self._tasks.start_soon(self._compact, self._compactor, self._compacting)
         return self
 
     async def __aexit__(
@@ -188,6 +197,8 @@ class StreamDB:
         self._writes.end(error)
         self._feeds.end(None if isinstance(error, DatabaseClosed) else error)
         self._ready.set()
+        if self._compacting is not None:
+            self._compacting.cancel()
 
     # -- following --
 
@@ -227,6 +238,10 @@ class StreamDB:
             self._end(error)
             self._tasks.cancel_scope.cancel()
 
+    async def _compact(self, compactor: Compactor, scope: anyio.CancelScope) -> None:
+        with scope:
+            await compactor.run(self._ready)
+
     async def _follow(self, *, to_end: bool = False) -> None:
         await self._check_incarnation()
         while True:
@@ -248,9 +263,7 @@ class StreamDB:
 
     async def _check_incarnation(self) -> None:
         """Start over if the stream was deleted and created again since the store's last run."""
-        info = await self._stream.head()
-        found = _INCARNATION.match(info.etag or "")
-        incarnation = found[1] if found else ""
+        incarnation = incarnation_of(await self._stream.head())
         if self._incarnation not in ("", incarnation):
             await self._apply(Plan(clears=True, restarts=True), _START, incarnation)
         self._incarnation = incarnation
@@ -275,8 +288,12 @@ class StreamDB:
             await anyio.to_thread.run_sync(self._store.commit, plan, next_offset, incarnation)
         self._consumer.apply(plan)
         self._offset = next_offset
+        if self._compactor is not None:
+            self._compactor.saw(plan)
         self._writes.came(plan.txids)
         self._writes.reached(next_offset)
+        if plan.restarts:
+            self._writes.overtaken(by_another_stream=incarnation != self._incarnation)
         self._warn(plan)
 
     def _warn(self, plan: Plan) -> None:
@@ -301,15 +318,15 @@ class StreamDB:
         texts = [encode_event(_in_transaction(event, txid)) for event in events]
         # As readers will see them. One that they could not read would never come back.
         sent = [decode_event(text) for text in texts]
-        self._writes.begin(txid, [row for event in sent for row in self._shown(event)], len(sent))
+        shown = [row for event in sent for row in self._shown(event)]
+        write = self._writes.begin(txid, shown, len(sent))
         try:
             appended = await self._stream.append_many(texts)
         except BaseException:
             self._writes.fail(txid)
             raise
-        self._writes.stored(txid, appended.next_offset)
-        self._writes.reached(self._offset)
-        await self._writes.wait_for(txid)
+        self._writes.stored(write, appended.next_offset)
+        await self._writes.wait_for(txid, appended.next_offset)
         return txid
 
     def _shown(self, event: StateEvent) -> list[tuple[Any, str, Any]]:
@@ -324,13 +341,18 @@ class StreamDB:
         value = table.definition.decode(event.key, json_text(event.value))
         return [(table, event.key, value)]
 
-    async def wait_for(self, txid: str) -> None:
-        """Wait until events with this txid came from the stream, from any writer.
+    async def wait_for(self, txid: str | None = None, *, offset: str | None = None) -> None:
+        """Wait until events with this txid came from the stream, or all messages before an offset.
 
-        Returns at once for the last 10,000 that came. Raises `DatabaseClosed`, or the error that
-        ended the database.
+        Any writer knows both: the offset is the `next_offset` that an append answers, or the
+        `offset` of a `StreamDB` after a write. Only the offset is sure to come: a snapshot
+        replaces messages and keeps no txids. With both the first counts. Returns at once for the
+        last 10,000 txids that came. Raises `Overtaken` if a snapshot replaced unread messages
+        while a txid alone was awaited, `DatabaseClosed`, or the error that ended the database.
         """
-        await self._writes.wait_for(txid)
+        if txid is None and offset is None:
+            raise StateError("wait for a txid or an offset")
+        await self._writes.wait_for(txid, offset)
 
 
 def _in_transaction(event: ChangeEvent, txid: str) -> ChangeEvent:
