@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -42,8 +43,18 @@ class AsyncDriver:
     """Carries out flows over one pool of connections. Several tasks may use it."""
 
     def __init__(self, settings: Mapping[str, Any], credentials: Credentials) -> None:
-        self.client = httpx.AsyncClient(**settings)
+        self._settings = settings
+        self._client = httpx.AsyncClient(**settings)
+        self._process = os.getpid()
         self.credentials = credentials
+
+    @property
+    def client(self) -> httpx.AsyncClient:
+        """The connections of this process, as of the blocking driver."""
+        if self._process != os.getpid():
+            self._client = httpx.AsyncClient(**self._settings)
+            self._process = os.getpid()
+        return self._client
 
     async def run(self, flow: Flow[T]) -> T:
         """The result of a flow that emits nothing."""

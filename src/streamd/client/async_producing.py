@@ -62,6 +62,9 @@ class AsyncProducer:
             raise failure
         return None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.producer_id} of {self._flows.stream.name.written}>"
+
     @property
     def producer_id(self) -> str:
         """The id that the server knows it by."""

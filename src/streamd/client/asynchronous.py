@@ -29,6 +29,7 @@ from streamd.client.values import (
     Snapshot,
     StreamInfo,
 )
+from streamd.redaction import shown
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
 
 T = TypeVar("T")
@@ -72,6 +73,9 @@ class AsyncClient:
         self._headers = headers
         self._driver = AsyncDriver(settings(nodes, timeout_s, verify, cert), self._credentials)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({[shown(url) for url in self._session.urls]})"
+
     async def __aenter__(self) -> AsyncClient:
         return self
 
@@ -97,7 +101,7 @@ class AsyncClient:
 
     def bucket(self, name: str) -> AsyncBucket:
         """The bucket with a name. Asks nothing. Raises `BadName`."""
-        return AsyncBucket(self._driver, self._session, bucket_path(name))
+        return AsyncBucket(self._driver, self._session, name)
 
     async def request(
         self,
@@ -142,6 +146,9 @@ class AsyncStream:
     def __init__(self, driver: AsyncDriver, flows: StreamFlows) -> None:
         self._driver = driver
         self._flows = flows
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
 
     @property
     def name(self) -> str:
@@ -339,6 +346,9 @@ class AsyncSnapshots:
         self._driver = driver
         self._flows = flows
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._flows.name.written}>"
+
     async def publish(
         self,
         offset: str,
@@ -366,10 +376,14 @@ class AsyncSnapshots:
 class AsyncBucket:
     """A bucket: a namespace of streams."""
 
-    def __init__(self, driver: AsyncDriver, session: Session, path: str) -> None:
+    def __init__(self, driver: AsyncDriver, session: Session, name: str) -> None:
         self._driver = driver
         self._session = session
-        self._path = path
+        self._name = name
+        self._path = bucket_path(name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name}>"
 
     async def create(self) -> None:
         """Create the bucket, as the creation of a stream in it does. Raises `AlreadyExists`."""

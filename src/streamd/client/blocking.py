@@ -26,6 +26,7 @@ from streamd.client.values import (
     Snapshot,
     StreamInfo,
 )
+from streamd.redaction import shown
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ class Client:
         self._headers = headers
         self._driver = Driver(settings(nodes, timeout_s, verify, cert), self._credentials)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({[shown(url) for url in self._session.urls]})"
+
     def __enter__(self) -> Client:
         return self
 
@@ -98,7 +102,7 @@ class Client:
 
     def bucket(self, name: str) -> Bucket:
         """The bucket with a name. Asks nothing. Raises `BadName`."""
-        return Bucket(self._driver, self._session, bucket_path(name))
+        return Bucket(self._driver, self._session, name)
 
     def request(
         self,
@@ -143,6 +147,9 @@ class Stream:
     def __init__(self, driver: Driver, flows: StreamFlows) -> None:
         self._driver = driver
         self._flows = flows
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
 
     @property
     def name(self) -> str:
@@ -336,6 +343,9 @@ class Snapshots:
         self._driver = driver
         self._flows = flows
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._flows.name.written}>"
+
     def publish(
         self,
         offset: str,
@@ -361,10 +371,14 @@ class Snapshots:
 class Bucket:
     """A bucket: a namespace of streams."""
 
-    def __init__(self, driver: Driver, session: Session, path: str) -> None:
+    def __init__(self, driver: Driver, session: Session, name: str) -> None:
         self._driver = driver
         self._session = session
-        self._path = path
+        self._name = name
+        self._path = bucket_path(name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name}>"
 
     def create(self) -> None:
         """Create the bucket, as the creation of a stream in it does. Raises `AlreadyExists`."""

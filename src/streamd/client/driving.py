@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import time
+import os
+import socket
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from threading import Event, Lock
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -40,8 +43,22 @@ class Driver:
     """Carries out flows over one pool of connections. Several threads may use it."""
 
     def __init__(self, settings: Mapping[str, Any], credentials: Credentials) -> None:
-        self.client = httpx.Client(**settings)
+        self._settings = settings
+        self._client = httpx.Client(**settings)
+        self._process = os.getpid()
         self.credentials = credentials
+
+    @property
+    def client(self) -> httpx.Client:
+        """The connections of this process.
+
+        A process that was forked gets its own: over a shared one, each receives the other's
+        answers. It leaves the parent's pool alone, whose locks may be held for ever.
+        """
+        if self._process != os.getpid():
+            self._client = httpx.Client(**self._settings)
+            self._process = os.getpid()
+        return self._client
 
     def run(self, flow: Flow[T]) -> T:
         """The result of a flow that emits nothing."""
@@ -62,6 +79,10 @@ class Iteration(Generic[T]):
     def __init__(self, driver: Driver, flow: Flow[Any]) -> None:
         self._driver = driver
         self._flow = flow
+        self._advancing = Lock()
+        self._closed = False
+        self._pause: Event | None = None
+        self._client: httpx.Client | None = None
         self._result: Any = None
         self._failure: Lost | None = None
         self._interrupted: Step | None = None
@@ -90,13 +111,43 @@ class Iteration(Generic[T]):
         self.close()
 
     def close(self) -> None:
-        """Receive no more, and end the connection."""
+        """Receive no more, and end the connection.
+
+        A wait in another thread ends then: a long-poll with its answer, all else at once.
+        """
+        self._closed = True
+        if not self._advancing.acquire(blocking=False):
+            self._wake()
+            return
+        try:
+            self._end()
+        finally:
+            self._advancing.release()
+
+    def _end(self) -> None:
         self._flow.close()
         self._discard()
 
+    def _wake(self) -> None:
+        pause, response = self._pause, self._response
+        if pause is not None:
+            pause.set()
+        if response is not None:
+            connection = response.extensions["network_stream"].get_extra_info("socket")
+            with suppress(OSError):  # The other thread may have closed it.
+                # Not that of TLS, which would change the object while the other thread reads.
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
     def advance(self) -> Emit | Done:
         """Carry out steps until the flow emits something or ends."""
+        with self._advancing:
+            return self._advance()
+
+    def _advance(self) -> Emit | Done:
         while True:
+            if self._closed:
+                self._end()
+                return Done(None)
             step = self._interrupted or resume(self._flow, self._result, self._failure)
             self._interrupted = self._result = self._failure = None
             if isinstance(step, Emit | Done):
@@ -123,12 +174,19 @@ class Iteration(Generic[T]):
         if isinstance(step, Call):
             return step.function()
         if isinstance(step, Pause):
-            return time.sleep(step.seconds)
+            return self._wait(step.seconds)
         return self._discard()
+
+    def _wait(self, seconds: float) -> None:
+        self._pause = Event()
+        if not self._closed:
+            self._pause.wait(seconds)
+        self._pause = None
 
     def _send(self, send: Send) -> Answer:
         self._discard()
-        client, (method, _, _, _, body) = self._driver.client, send.request
+        self._client = client = self._driver.client
+        method, _, _, _, body = send.request
         headers = request_headers(send, self._driver.credentials())
         request = client.build_request(
             method, parsed(send.url), headers=headers, content=pieces(body)
@@ -154,6 +212,9 @@ class Iteration(Generic[T]):
         return b"".join(parts)
 
     def _receive(self) -> bytes:
+        if self._client is not self._driver.client:
+            self._discard()
+            raise Lost("the process was forked", sent=True)
         try:
             for piece in self._pieces:
                 if piece:
@@ -167,5 +228,6 @@ class Iteration(Generic[T]):
     def _discard(self) -> None:
         response, self._response = self._response, None
         self._pieces = iter(())
-        if response is not None:
+        # A response from before a fork is the parent's.
+        if response is not None and self._client is self._driver.client:
             response.close()

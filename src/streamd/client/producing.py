@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from threading import Condition, Thread
 from types import TracebackType
@@ -29,6 +30,7 @@ class Producer:
         self._driver = driver
         self._flows = flows
         self._changed = Condition()
+        self._process = os.getpid()
         self._over = False
         self._bug: BaseException | None = None
         self._threads = [
@@ -37,6 +39,7 @@ class Producer:
         ]
 
     def __enter__(self) -> Producer:
+        self._process = os.getpid()
         self._driver.run(self._flows.begin())
         for thread in self._threads:
             thread.start()
@@ -48,6 +51,7 @@ class Producer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._check_process()
         try:
             if error is None:
                 self.flush()
@@ -60,6 +64,9 @@ class Producer:
         if error is None:
             for thread in self._threads:
                 thread.join()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.producer_id} of {self._flows.stream.name.written}>"
 
     @property
     def producer_id(self) -> str:
@@ -77,12 +84,14 @@ class Producer:
         Waits while `max_queued_bytes` are not acknowledged. Raises what ended the producer, and
         `ValueError`.
         """
+        self._check_process()
         with self._changed:
             self._wait_for_room()
             self._tell(self._flows.add(data, close, time.monotonic()))
 
     def append_json(self, *values: Any, close: bool = False) -> None:
         """Accept values as messages of a JSON stream, as `append` does."""
+        self._check_process()
         with self._changed:
             self._wait_for_room()
             self._tell(self._flows.add_json(values, close, time.monotonic()))
@@ -92,6 +101,7 @@ class Producer:
 
         None if nothing was appended. Raises what ended the producer.
         """
+        self._check_process()
         with self._changed:
             mark = self._flows.flush()
             self._changed.notify_all()
@@ -101,11 +111,17 @@ class Producer:
 
     def close_stream(self) -> Appended:
         """Close the stream after all that was accepted, and wait for that, as `flush` does."""
+        self._check_process()
         with self._changed:
             self._tell(self._flows.add_close(time.monotonic()))
         last = self.flush()
         assert last is not None, "the close was acknowledged"
         return last
+
+    def _check_process(self) -> None:
+        """Before the lock, which a thread of the parent may have held."""
+        if self._process != os.getpid():
+            raise ValueError("a producer is used in the process that began it, not in a fork of it")
 
     def _wait_for_room(self) -> None:
         if not self._flows.has_room:

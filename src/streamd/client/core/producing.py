@@ -98,7 +98,7 @@ class ProducerFlows:
         self.epoch = -1
         self.failure: Exception | None = _outside()
         self.last: Appended | None = None
-        self._stream = stream
+        self.stream = stream
         self._epochs = epochs
         self._settings = settings
         self._is_json = self._claimed = self._ended = False
@@ -114,15 +114,15 @@ class ProducerFlows:
         """Learn the stream's type, and take an epoch. Before anything else, and once."""
         if self.epoch >= 0:
             raise ValueError("a producer is used in one block, and once")
-        content_type = yield from self._stream.type()
+        content_type = yield from self.stream.type()
         self._is_json = is_json(content_type)
         self._headers = write_headers(content_type)
         self._headers[PRODUCER_ID] = self.producer_id
-        self._path = self._batch_path = self._stream.name.path
+        self._path = self._batch_path = self.stream.name.path
         self._max_records = _MAX_MESSAGES if self._is_json else 1
         if not self._is_json:
             try:
-                self._batch_path = f"{self._stream.name.bucketed_path()}/append-batch"
+                self._batch_path = f"{self.stream.name.bucketed_path()}/append-batch"
                 self._max_records = MAX_FRAMES
             except BadName:
                 pass  # Only streams in a bucket take several records in one request.
@@ -251,10 +251,10 @@ class ProducerFlows:
 
     def send(self, batch: Batch) -> Flow[Appended | None]:
         """Send a batch until it is acknowledged. None if it must wait for earlier ones."""
-        backoff = Backoff(self._stream.session)
+        backoff = Backoff(self.stream.session)
         while True:
             try:
-                answer = yield from ask(self._stream.session, self._request(batch), backoff=backoff)
+                answer = yield from ask(self.stream.session, self._request(batch), backoff=backoff)
             except ProducerFenced as fenced:
                 # A try without an answer may have been stored before the later start.
                 if self._claimed or fenced.epoch is None or backoff.is_doubtful:

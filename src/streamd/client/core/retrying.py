@@ -56,7 +56,7 @@ class Session:
     ) -> None:
         if not urls:
             raise ValueError("name the URL of a node")
-        self._urls = [url.rstrip("/") for url in urls]
+        self.urls = [url.rstrip("/") for url in urls]
         self._origins = {_origin(url) for url in urls}
         self._at = 0
         self.met = retry_for_s is not None
@@ -69,11 +69,11 @@ class Session:
     @property
     def url(self) -> str:
         """The node that is asked."""
-        return self._urls[self._at]
+        return self.urls[self._at]
 
     @property
     def nodes(self) -> int:
-        return len(self._urls)
+        return len(self.urls)
 
     def trusts(self, url: str) -> bool:
         """Whether credentials may go there: to the origin of a node that the caller named."""
@@ -82,7 +82,7 @@ class Session:
     def avoid(self, url: str) -> None:
         """Ask the node after this one from now on, unless that has happened already."""
         if self.url == url:
-            self._at = (self._at + 1) % len(self._urls)
+            self._at = (self._at + 1) % len(self.urls)
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
