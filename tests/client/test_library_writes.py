@@ -143,6 +143,22 @@ def test_a_signed_url_permits_its_methods_to_anyone(kind: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_signed_prefix_permits_the_snapshots_of_a_stream(kind: str, tmp_path: Path) -> None:
+    with authorized("HTTP/1.1", tmp_path) as server:
+        token = server.token("create:demo/*", "read:demo/*", "snapshot:demo/*")
+        with connected(kind, server.urls, token=token) as client:
+            stream = client.stream("demo/x")
+            offset = stream.create("text/plain", data="old").next_offset
+            url = httpx.URL(stream.signed_url("GET", "PUT", prefix=True))
+        snapshot = url.copy_with(path=f"/demo/x/snapshot/{offset}")
+        assert httpx.put(snapshot, content=b"all").status_code == 204
+        assert httpx.get(snapshot).content == b"all"
+        assert httpx.get(url).status_code == 410
+        other = url.copy_with(path=f"/demo/xy/snapshot/{offset}")
+        assert httpx.get(other).status_code == 401
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_url_is_signed_for_the_address_that_its_readers_use(kind: str) -> None:
     token = f"sd_{'0' * 16}_{'a' * 32}"
     with connected(kind, "http://10.0.0.1:4437", headers={"authorization": f"Bearer {token}"}) as c:
@@ -162,6 +178,8 @@ def test_what_cannot_be_signed_is_an_error(kind: str) -> None:
                 stream.signed_url(expires_in_s=wrong)
         with pytest.raises(ValueError, match="GET, HEAD, POST, PUT, DELETE"):
             stream.signed_url("PATCH")
+        with pytest.raises(ValueError, match="BUCKET/STREAM"):
+            client.stream("x").signed_url(prefix=True)
     for settings, why in (({}, "no token"), ({"token": "jwt.of.another"}, "streamd's own")):
         with (
             connected(kind, "http://a", **settings) as client,

@@ -293,17 +293,22 @@ class AsyncStream:
         return AsyncProducer(self._driver, flows, max_in_flight)
 
     async def signed_url(
-        self, *methods: str, expires_in_s: int = 3600, base_url: str | None = None
+        self,
+        *methods: str,
+        expires_in_s: int = 3600,
+        base_url: str | None = None,
+        prefix: bool = False,
     ) -> str:
         """A URL that permits these methods to anyone who has it: GET, unless others are named.
 
         It is for browsers and links, which send no headers: they may add parameters, such as
         `&offset=-1&live=sse`. The client's token signs it, and no server is asked: it permits no
         more than that token, and ends with it, or after `expires_in_s`, 7 days at most. Its host is
-        that of `base_url`, or of the node that this client asks. Raises `ValueError`.
+        that of `base_url`, or of the node that this client asks. With `prefix` it permits them for
+        snapshots and the bootstrap, too, and the stream must be in a bucket. Raises `ValueError`.
         """
         credentials = await self._driver.credentials()
-        return signed_url(self._flows, credentials, methods, expires_in_s, base_url)
+        return signed_url(self._flows, credentials, methods, expires_in_s, base_url, prefix)
 
     async def close(self, *, if_match: str | None = None) -> Appended:
         """Close the stream: it takes no further appends, and readers see its end."""

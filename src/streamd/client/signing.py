@@ -16,6 +16,7 @@ def signed_url(
     methods: Iterable[str],
     expires_in_s: int,
     base_url: str | None,
+    prefix: bool,
 ) -> str:
     """The stream's URL, signed until so many seconds from now. Raises `ValueError`."""
     if not 1 <= expires_in_s <= signed_urls.MAX_LIFE_S:
@@ -24,6 +25,8 @@ def signed_url(
     token = bearer(sent.get("authorization", "").encode())
     if token is None:
         raise ValueError("the client has no token to sign with")
-    url = (base_url or stream.session.url).rstrip("/") + stream.name.path
+    url = (base_url or stream.session.url).rstrip("/")
+    url += stream.name.bucketed_path() if prefix else stream.name.path
     expires_s = int(time.time()) + expires_in_s
-    return signed_urls.signed_url(token, url, list(methods) or ["GET"], expires_s)
+    named = list(methods) or ["GET"]
+    return signed_urls.signed_url(token, url, named, expires_s, prefix=prefix)
