@@ -6,6 +6,7 @@ The model is a few lines that play one: put yours in its place.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import Any
 from examples.agent.agent import Event, work
 from streamd.client import Client
 
-URL = "http://127.0.0.1:4437"
+URL = os.environ.get("STREAMD_URL", "http://127.0.0.1:4437")
 GOAL = "milk, eggs, flour"
 PRICES = {"milk": 1.2, "eggs": 3.1, "flour": 0.9}
 
@@ -66,7 +67,7 @@ def main() -> None:
     """Run the agent on a stream, `agents/shopping` by default."""
     name = sys.argv[1] if len(sys.argv) > 1 else "agents/shopping"
     tools = {"price": price, "order": Shop(Path("orders")).order}
-    with Client(URL) as client:
+    with Client(URL, token=os.environ.get("STREAMD_TOKEN")) as client:
         print(work(client.stream(name), GOAL, slowly, tools))
 
 

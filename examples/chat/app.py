@@ -20,6 +20,8 @@ from werkzeug.wrappers import Response
 from streamd.client import AsyncClient, AsyncStream
 
 STREAMD_URL = os.environ["STREAMD_URL"]
+STREAMD_TOKEN = os.environ.get("STREAMD_TOKEN")  # if the server requires one
+DAY_S = 24 * 3600
 app = Quart(__name__)
 app.config["MAX_CONTENT_LENGTH"] = 64 * 1024
 
@@ -34,7 +36,7 @@ async def think(question: str) -> AsyncIterator[str]:
 @app.while_serving
 async def connect() -> AsyncGenerator[None, None]:
     """Hold one client for all requests."""
-    async with AsyncClient(STREAMD_URL) as client:
+    async with AsyncClient(STREAMD_URL, token=STREAMD_TOKEN) as client:
         app.extensions["streamd"] = client
         yield
 
@@ -48,8 +50,12 @@ async def begin() -> Response:
 @app.get("/chats/<uuid:chat>")
 async def page(chat: UUID) -> str:
     """The page, with the address of its stream."""
-    await stream_of(chat).create("application/json")
-    return await render_template("page.html", stream=f"{STREAMD_URL}/v1/stream/chats/{chat}")
+    stream = stream_of(chat)
+    await stream.create("application/json")
+    url = f"{STREAMD_URL}/v1/stream/chats/{chat}"
+    if STREAMD_TOKEN:
+        url = await stream.signed_url(expires_in_s=DAY_S)
+    return await render_template("page.html", stream=url)
 
 
 @app.post("/chats/<uuid:chat>")

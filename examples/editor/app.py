@@ -14,6 +14,8 @@ from werkzeug.wrappers import Response
 from streamd.client import AsyncClient
 
 STREAMD_URL = os.environ["STREAMD_URL"]
+STREAMD_TOKEN = os.environ.get("STREAMD_TOKEN")  # if the server requires one
+DAY_S = 24 * 3600
 MODULES = Path(__file__).parent / "node_modules"
 # Where browsers find what is imported by name: the modules of npm as they are, without a bundler.
 IMPORTS = {"yjs": "/modules/yjs/dist/yjs.mjs"} | {
@@ -27,7 +29,7 @@ app = Quart(__name__)
 @app.while_serving
 async def connect() -> AsyncGenerator[None, None]:
     """Hold one client for all requests."""
-    async with AsyncClient(STREAMD_URL) as client:
+    async with AsyncClient(STREAMD_URL, token=STREAMD_TOKEN) as client:
         app.extensions["streamd"] = client
         yield
 
@@ -42,9 +44,12 @@ async def begin() -> Response:
 async def page(document: UUID) -> str:
     """The page, with the address of its stream."""
     client: AsyncClient = app.extensions["streamd"]
-    await client.stream(f"docs/{document}").create("application/json")
-    stream = f"{STREAMD_URL}/docs/{document}"
-    return await render_template("page.html", stream=stream, imports=IMPORTS)
+    stream = client.stream(f"docs/{document}")
+    await stream.create("application/json")
+    url = f"{STREAMD_URL}/docs/{document}"
+    if STREAMD_TOKEN:
+        url = await stream.signed_url("GET", "POST", "PUT", prefix=True, expires_in_s=DAY_S)
+    return await render_template("page.html", stream=url, imports=IMPORTS)
 
 
 @app.get("/modules/<path:name>")

@@ -11,11 +11,13 @@ from collections.abc import AsyncGenerator
 import msgspec
 from quart import Quart, abort, render_template, request
 
-from streamd.client import AsyncClient
+from streamd.client import AsyncClient, AsyncStream
 from streamd.state import StateSchema, collection
 from streamd.state.db import Collection, SQLite, StreamDB
 
 STREAMD_URL = os.environ["STREAMD_URL"]
+STREAMD_TOKEN = os.environ.get("STREAMD_TOKEN")  # if the server requires one
+DAY_S = 24 * 3600
 STREAM = "airport/board"
 app = Quart(__name__)
 app.config["MAX_CONTENT_LENGTH"] = 64 * 1024
@@ -38,13 +40,13 @@ class Board(StateSchema):
 @app.while_serving
 async def follow() -> AsyncGenerator[None, None]:
     """Keep the rows up to date in the background, in a file that survives a kill."""
-    async with AsyncClient(STREAMD_URL) as client:
+    async with AsyncClient(STREAMD_URL, token=STREAMD_TOKEN) as client:
         stream = client.stream(STREAM)
         await stream.create("application/json")
         store = SQLite(os.environ.get("BOARD_FILE", "board.db"))
         async with StreamDB(Board, stream, store=store) as board:
             await board.ready()
-            app.extensions["board"] = board
+            app.extensions.update(board=board, stream=stream)
             yield
 
 
@@ -57,7 +59,11 @@ def departures() -> Collection[Departure]:
 @app.get("/")
 async def page() -> str:
     """The page, with the address of the stream."""
-    return await render_template("page.html", stream=f"{STREAMD_URL}/v1/stream/{STREAM}")
+    url = f"{STREAMD_URL}/v1/stream/{STREAM}"
+    if STREAMD_TOKEN:
+        stream: AsyncStream = app.extensions["stream"]
+        url = await stream.signed_url(expires_in_s=DAY_S)
+    return await render_template("page.html", stream=url)
 
 
 @app.get("/departures")

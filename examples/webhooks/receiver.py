@@ -9,7 +9,8 @@ from quart import Quart, abort, request
 
 from streamd.client import AsyncClient
 
-DELIVERIES = AsyncClient(os.environ["STREAMD_URL"]).stream("webhooks/deliveries")
+STREAMD = AsyncClient(os.environ["STREAMD_URL"], token=os.environ.get("STREAMD_TOKEN"))
+DELIVERIES = STREAMD.stream("webhooks/deliveries")
 KEY = base64.b64decode(os.environ["WEBHOOK_SECRET"].removeprefix("whsec_"))
 TOLERANCE_S = 300
 app = Quart(__name__)
