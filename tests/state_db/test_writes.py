@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import asyncio
+from collections.abc import Awaitable
+from itertools import chain, cycle
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
+import trio
 
-from streamd.client import (
-    OutcomeUnknown,
-    StreamClosed,
-    Unreachable,
-)
-from streamd.state import (
-    InvalidEvent,
-    InvalidValue,
-    MaterializedState,
-    StateError,
-)
+from streamd.client import AsyncClient, StreamClosed
+from streamd.state import InvalidEvent, InvalidValue, StateError
 from streamd.state.db import DatabaseClosed, StreamDB
+from streamd.state.db.lanes import Lanes
 from streamd.state.db.writes import Writes
 from streamd.state.tables import Table
-from tests.state.events import change, decoded
-from tests.state_db.chat import Chat, Stream, User, names, run, wait_until
+from tests.state.events import change
+from tests.state_db.chat import Chat, Stream, User, names, run
+from tests.support.cutting_proxy import CuttingProxy
 from tests.support.server_process import ServerProcess
 
 ANN, BOB = change("insert", "1", {"name": "Ann"}), change("insert", "2", {"name": "Bob"})
@@ -168,24 +165,21 @@ def test_waits_end_with_the_database(stream: Stream, backend: str) -> None:
     run(backend, main)
 
 
-def test_writes_of_unknown_outcome_leave_what_the_stream_says(
+def test_writes_are_stored_once_over_kills_of_the_server(
     server: ServerProcess, stream: Stream, backend: str
 ) -> None:
-    """The server is killed under writes: each is confirmed, or raises and is taken back."""
-
-    async def write(db: StreamDB, writer: int, done: anyio.Event) -> None:
-        number = 0
-        while number == 0 or not done.is_set():
-            with suppress(OutcomeUnknown, Unreachable):
-                await db.users.upsert(User(str(writer), f"{number}"))
-                number += 1
+    async def write(db: StreamDB, writer: int, written: list[str], done: anyio.Event) -> None:
+        while not written or not done.is_set():
+            name = f"{writer}-{len(written)}"
+            written.append(name)
+            await db.users.upsert(User(str(writer), name))
 
     async def main() -> None:
-        done = anyio.Event()
+        done, written = anyio.Event(), [list[str]() for _ in range(8)]
         async with stream.ready() as db:
             async with anyio.create_task_group() as tasks:
-                for writer in range(8):
-                    tasks.start_soon(write, db, writer, done)
+                for writer, names_ in enumerate(written):
+                    tasks.start_soon(write, db, writer, names_, done)
                 for _ in range(2):
                     at = db.offset
                     while db.offset == at:
@@ -194,12 +188,110 @@ def test_writes_of_unknown_outcome_leave_what_the_stream_says(
                     server.start()
                     await anyio.to_thread.run_sync(server.wait_ready)
                 done.set()
-            await wait_until(db, stream.append(change("delete", "last")))
-            state = MaterializedState()
-            state.apply_batch([decoded(event) for event in stream.messages()])
-            assert {key: value["name"] for key, value in state.get_type("user").items()} == (
-                names(db)
-            )
-            assert set(names(db)) == {str(writer) for writer in range(8)}
+            stored = [event["value"]["name"] for event in stream.messages()]
+            assert sorted(stored) == sorted(chain(*written))
+            assert names(db) == {str(n): each[-1] for n, each in enumerate(written)}
+
+    run(backend, main)
+
+
+def test_a_write_whose_answer_is_lost_is_stored_once(
+    server: ServerProcess, stream: Stream, backend: str
+) -> None:
+    budgets = cycle([600, 1500, 900, 3000])
+
+    async def main() -> None:
+        with CuttingProxy(server.port, lambda: next(budgets)) as proxy:
+            async with (
+                AsyncClient(proxy.url, retry_for_s=60) as client,
+                StreamDB(Chat, client.stream(stream.name)) as db,
+            ):
+                await db.ready()
+                for number in range(20):
+                    await db.users.upsert(User("1", str(number)))
+            assert proxy.cuts > 3
+        assert [each["value"]["name"] for each in stream.messages()] == [*map(str, range(20))]
+
+    run(backend, main)
+
+
+def test_a_transaction_that_is_named_is_taken_once(stream: Stream, backend: str) -> None:
+    """As by a process that died before it knew, and writes it again."""
+
+    async def main() -> None:
+        for txid in ("order-7", "bestellung-ü", "x" * 1000):
+            for _ in range(3):
+                async with stream.ready() as db:
+                    written = await db.write(Chat.flags.insert(True, key=txid, txid=txid))
+                    assert written == txid
+                    assert db.flags[txid] is True
+        assert len(list(stream.messages())) == 3
+
+    run(backend, main)
+
+
+def test_a_write_to_a_stream_that_was_created_again_is_stored(stream: Stream, backend: str) -> None:
+    async def main() -> None:
+        async with AsyncClient(stream.server_url) as client:
+            lanes = Lanes(client.stream(stream.name))
+            for _ in range(2):
+                await lanes.append([b"1"])
+            stream.delete()
+            stream.create()
+            for _ in range(2):
+                await lanes.append([b"2"])
+            assert list(stream.messages()) == [2, 2]
+
+    run(backend, main)
+
+
+def test_a_write_that_was_abandoned_takes_no_later_one_with_it(
+    server: ServerProcess, stream: Stream, backend: str
+) -> None:
+    """Its request may arrive after all: a later write must not pass for its repetition."""
+
+    async def main() -> None:
+        async with stream.ready() as db:
+            for number in range(20):
+                with anyio.move_on_after(0.001 * (number % 5)):
+                    await db.users.upsert(User("1", str(number)))
+                await db.users.upsert(User("2", str(number)))
+            stored = [each["value"]["name"] for each in stream.messages() if each["key"] == "2"]
+            assert stored == [*map(str, range(20))]
+
+    run(backend, main)
+
+
+def test_waits_end_at_the_time_limits_of_the_event_loop(
+    server: ServerProcess, stream: Stream, backend: str
+) -> None:
+    """`asyncio.timeout` and `trio.fail_after` are the way to limit any wait."""
+
+    async def limited(db: StreamDB, *waits: Awaitable[object]) -> None:
+        for wait in waits:
+            if backend == "trio":
+                with pytest.raises(trio.TooSlowError), trio.fail_after(0.05):
+                    await wait
+            else:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await wait
+
+    async def main() -> None:
+        async with stream.ready() as db:
+            await limited(db, db.wait_for("never"), db.wait_for(offset="9"))
+            await anyio.to_thread.run_sync(server.kill)
+            try:
+                await limited(db, db.users.insert(User("1", "Ann")))
+                assert names(db) == {}
+            finally:
+                server.start()
+                await anyio.to_thread.run_sync(server.wait_ready)
+        with CuttingProxy(server.port, lambda: 1) as proxy:
+            async with (
+                AsyncClient(proxy.url, retry_for_s=60) as client,
+                StreamDB(Chat, client.stream(stream.name)) as db,
+            ):
+                await limited(db, db.ready())
 
     run(backend, main)

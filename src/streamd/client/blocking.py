@@ -12,7 +12,7 @@ from streamd.client.core.producing import ProducerSettings, producer
 from streamd.client.core.reading import Live
 from streamd.client.core.retrying import TIMEOUT_S, Session, ask, receive
 from streamd.client.core.steps import Answer, Body, Request
-from streamd.client.core.streams import Data, StreamFlows, as_bytes, messages
+from streamd.client.core.streams import Data, Once, StreamFlows, as_bytes, messages
 from streamd.client.epochs import Epochs
 from streamd.client.names import bucket_path, parse_name
 from streamd.client.producing import Producer
@@ -184,7 +184,7 @@ class Stream:
         if_match: str | None = None,
         seq: str | None = None,
         close: bool = False,
-        once: str | None = None,
+        once: Once | None = None,
     ) -> Appended:
         """Append bytes or text, and close the stream with it if `close`.
 
@@ -192,7 +192,9 @@ class Stream:
         `once` the stream stores it exactly once, however often it is called with this key, by any
         process: the key is that of an order or a message. What comes first is stored; the server
         does not compare. It remembers keys, each some 100 bytes, while the stream exists. Keys are
-        the ids of producers, so a stream's `Producer` has another. For many appends use one.
+        the ids of producers, so a stream's `Producer` has another. For many appends use one, or
+        a pair `(id, number)`: appends under one id, counted from 0, each after the answer to the
+        one before.
 
         Raises `StreamClosed`, `ContentTypeMismatch`, `PreconditionFailed` if the stream's ETag is
         not `if_match`, `SequenceConflict` if `seq` is not greater than the last one, byte by byte.
@@ -205,7 +207,7 @@ class Stream:
         if_match: str | None = None,
         seq: str | None = None,
         close: bool = False,
-        once: str | None = None,
+        once: Once | None = None,
     ) -> Appended:
         """Append each value as a message of a JSON stream, all in one request, as `append` does."""
         return self._driver.run(self._flows.append_json(values, if_match, seq, close, once))
@@ -217,7 +219,7 @@ class Stream:
         if_match: str | None = None,
         seq: str | None = None,
         close: bool = False,
-        once: str | None = None,
+        once: Once | None = None,
     ) -> Appended:
         """Append each part as a record or JSON message of its own: all, or none.
 

@@ -31,6 +31,8 @@ from streamd.headers import (
 from streamd.streams.content import JSON, is_json
 
 Data = bytes | str
+# A key, or a producer's id with the number of this append.
+Once = str | tuple[str, int]
 _BYTES = (bytes, bytearray, memoryview)
 
 
@@ -81,7 +83,7 @@ class StreamFlows:
         if_match: str | None,
         seq: str | None,
         close: bool,
-        once: str | None,
+        once: Once | None,
     ) -> Flow[Appended]:
         """Append a body."""
         content_type = content_type or (yield from self.type())
@@ -95,7 +97,7 @@ class StreamFlows:
         if_match: str | None,
         seq: str | None,
         close: bool,
-        once: str | None,
+        once: Once | None,
     ) -> Flow[Appended]:
         """Append each value as a message."""
         headers = _append_headers(JSON, if_match, seq, close, once)
@@ -107,7 +109,7 @@ class StreamFlows:
         if_match: str | None,
         seq: str | None,
         close: bool,
-        once: str | None,
+        once: Once | None,
     ) -> Flow[Appended]:
         """Append each part as a record of its own, all together or none."""
         payloads = [as_bytes(part) for part in parts]
@@ -173,13 +175,14 @@ def messages(chunks: Flow[Any]) -> Flow[None]:
 
 
 def _append_headers(
-    content_type: str, if_match: str | None, seq: str | None, close: bool, once: str | None
+    content_type: str, if_match: str | None, seq: str | None, close: bool, once: Once | None
 ) -> dict[str, str]:
     headers = write_headers(content_type, if_match=if_match, closes=close)
     if seq is not None:
         headers[STREAM_SEQ] = seq
     if once is not None:
-        headers |= {PRODUCER_ID: once, PRODUCER_EPOCH: "0", PRODUCER_SEQ: "0"}
+        producer_id, number = (once, 0) if isinstance(once, str) else once
+        headers |= {PRODUCER_ID: producer_id, PRODUCER_EPOCH: "0", PRODUCER_SEQ: str(number)}
     return headers
 
 

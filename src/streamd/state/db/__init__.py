@@ -6,6 +6,7 @@ The parts:
 - `collections`: rows by key and by index, change feeds, and writes;
 - `feeds`: a bounded queue for each reader of changes;
 - `writes`: optimistic values until their transaction comes back on the stream;
+- `lanes`: appends that are stored once;
 - `snapshots`: begin with a snapshot where messages were trimmed;
 - `compacting`: publish one, for a program or in the background;
 - `finishing`: work that a cancelled caller waits for;

@@ -20,6 +20,7 @@ from streamd.state.db.collections import Collection
 from streamd.state.db.compacting import Compactor
 from streamd.state.db.feeds import Feeds
 from streamd.state.db.finishing import finish
+from streamd.state.db.lanes import Lanes
 from streamd.state.db.snapshots import incarnation_of, read_snapshot
 from streamd.state.db.sqlite import Copied, SQLite
 from streamd.state.db.writes import DatabaseClosed, Writes
@@ -83,6 +84,7 @@ class StreamDB:
         if compact_every_events is not None:
             self._compactor = Compactor(stream, compact_every_events)
         self._writes = Writes()
+        self._lanes = Lanes(stream)
         self._feeds = Feeds()
         self._collections = {
             name: Collection(table, self.write, self._feeds)
@@ -305,23 +307,32 @@ class StreamDB:
     async def write(self, *events: ChangeEvent) -> str:
         """Append events as one transaction, and wait until the stream brings it back.
 
-        Reads show its effect at once, and no longer if the append fails. Returns the txid, which
-        the first event may give. Raises `InvalidEvent`, `InvalidValue`, `DatabaseClosed`, what an
-        append raises, or the error that ended the database. When the wait is cancelled the events
-        may be on the stream or not.
+        Reads show its effect at once, and no longer if the append fails. Returns the txid. The
+        stream takes the events once, although a lost answer makes the client repeat the request for
+        its `retry_for_s`. If that ends in `Unreachable` or `Unavailable`, if the call is cancelled
+        or the process dies, they may be on the stream or not. Where that matters, give the first
+        event a txid: a transaction so named is taken once whichever process writes it again, and
+        the first one counts. The stream remembers each such name.
+
+        Raises `InvalidEvent`, `InvalidValue`, `DatabaseClosed`, `Overtaken` if the stream was
+        created again meanwhile, what an append raises, or the error that ended the database.
         """
         if not events:
             raise StateError("there is nothing to write")
         if self._tasks is None:
             raise DatabaseClosed("the database does not follow its stream: use `async with`")
-        txid = events[0].headers.txid or uuid4().hex
+        name = events[0].headers.txid
+        txid = name or uuid4().hex
         texts = [encode_event(_in_transaction(event, txid)) for event in events]
         # As readers will see them. One that they could not read would never come back.
         sent = [decode_event(text) for text in texts]
         shown = [row for event in sent for row in self._shown(event)]
         write = self._writes.begin(txid, shown, len(sent))
         try:
-            appended = await self._stream.append_many(texts)
+            if name is None:
+                appended = await self._lanes.append(texts)
+            else:
+                appended = await self._lanes.append_as(name, texts)
         except BaseException:
             self._writes.fail(txid)
             raise
