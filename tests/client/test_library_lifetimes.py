@@ -211,8 +211,10 @@ def _in_thread(act: Callable[[], object]) -> tuple[threading.Thread, list[object
     return thread, results
 
 
-def test_a_follower_that_waits_ends_when_another_thread_closes_it(stream: Stream) -> None:
-    messages = stream.follow_json(live="sse")
+def test_a_follower_that_waits_ends_when_another_thread_closes_it(
+    client: Client, stream: Stream
+) -> None:
+    messages = client.stream(stream.name).follow_json(live="sse")
     assert next(messages) == 1
     stream.append_json(2)
     assert next(messages) == 2
@@ -222,8 +224,9 @@ def test_a_follower_that_waits_ends_when_another_thread_closes_it(stream: Stream
     assert results == [[]]
 
 
-def test_a_follower_that_pauses_ends_when_another_thread_closes_it() -> None:
-    with Client("http://127.0.0.1:9", retry_for_s=_TIMEOUT_S) as client:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_follower_that_pauses_ends_when_another_thread_closes_it(kind: str) -> None:
+    with connected(kind, "http://127.0.0.1:9", retry_for_s=_TIMEOUT_S) as client:
         chunks = client.stream("demo/x").follow()
         thread, results = _in_thread(lambda: list(chunks))
         chunks.close()

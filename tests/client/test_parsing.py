@@ -120,6 +120,17 @@ def test_events_do_not_depend_on_how_the_bytes_are_split(sizes: list[int], end: 
     ]
 
 
+@pytest.mark.parametrize("sizes", [[], [1] * 20])
+def test_a_byte_order_mark_at_the_start_of_events_is_skipped(sizes: list[int]) -> None:
+    """WHATWG HTML, section 9.2.6: one, and no other."""
+    wire = b"\xef\xbb\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\ndata: \xef\xbb\xbfc\n\n"
+    events = Events()
+    assert [event.data for piece in cut(wire, sizes) for event in events.feed(piece)] == [
+        b"a",
+        b"\xef\xbb\xbfc",
+    ]
+
+
 def test_an_event_has_a_limit_in_one_line_and_in_many() -> None:
     for piece in (b"data:" + b"x" * 40, b"data:" + b"x" * 40 + b"\n"):
         events = Events(max_event_bytes=100)

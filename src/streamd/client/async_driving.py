@@ -75,6 +75,8 @@ class AsyncIteration(Generic[T]):
     def __init__(self, driver: AsyncDriver, flow: Flow[Any]) -> None:
         self._driver = driver
         self._flow = flow
+        self._closed = False
+        self._waiting: anyio.CancelScope | None = None
         self._result: Any = None
         self._failure: Lost | None = None
         self._interrupted: Step | None = None
@@ -103,12 +105,35 @@ class AsyncIteration(Generic[T]):
         await self.close()
 
     async def close(self) -> None:
-        """Receive no more, and end the connection."""
+        """Receive no more, and end the connection.
+
+        A wait in another thread or task ends then: a blocking long-poll with its answer, and all
+        else at once.
+        """
+        self._closed = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+        else:
+            await self._end()
+
+    async def _end(self) -> None:
         self._flow.close()
         await self._discard()
 
     async def advance(self) -> Emit | Done:
         """Carry out steps until the flow emits something or ends."""
+        if self._waiting is not None:
+            raise RuntimeError("another task waits for what comes next")
+        if not self._closed:
+            with anyio.CancelScope() as self._waiting:
+                try:
+                    return await self._advance()
+                finally:
+                    self._waiting = None
+        await self._end()
+        return Done(None)
+
+    async def _advance(self) -> Emit | Done:
         while True:
             step = self._interrupted or resume(self._flow, self._result, self._failure)
             self._interrupted = self._result = self._failure = None

@@ -269,7 +269,8 @@ class AsyncStream:
 
         First comes a `Snapshot`, with the offset "-1" if there is none, then chunks as from
         `follow`. A reader that is so slow that a later snapshot has replaced what it reads next
-        gets another `Snapshot`: forget the state before it.
+        gets another `Snapshot`, as one whose stream was replaced by another of its name: forget
+        the state before it.
         """
         return self._driver.iterate(snapshots.state(self._flows, live))
 
@@ -323,7 +324,8 @@ class AsyncStream:
     def read(self, offset: str = START, *, max_bytes: int | None = None) -> AsyncIteration[Chunk]:
         """Iterate over the stream from `offset` to its present end, in chunks of about 1 MiB.
 
-        `max_bytes` is the approximate limit of a chunk. Raises `StreamNotFound`, `OffsetGone`.
+        `max_bytes` is the approximate limit of a chunk. Raises `StreamNotFound`, `OffsetGone`, and
+        `StreamReplaced` if another stream takes the name meanwhile.
         """
         return self._driver.iterate(self._flows.read(offset, max_bytes))
 

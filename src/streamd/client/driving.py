@@ -113,7 +113,8 @@ class Iteration(Generic[T]):
     def close(self) -> None:
         """Receive no more, and end the connection.
 
-        A wait in another thread ends then: a long-poll with its answer, all else at once.
+        A wait in another thread or task ends then: a blocking long-poll with its answer, and all
+        else at once.
         """
         self._closed = True
         if not self._advancing.acquire(blocking=False):

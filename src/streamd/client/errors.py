@@ -73,6 +73,11 @@ class SnapshotNotFound(NotFound):
     """The stream has no snapshot there."""
 
 
+class StreamReplaced(StreamdError):
+    """Another stream has the name of the one that is read, or the cluster was restored from a
+    backup: the offset means nothing there. Read it from its start."""
+
+
 class StreamGone(Refused):
     """The stream was deleted; its forks still read it."""
 

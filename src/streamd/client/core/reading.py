@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -12,9 +13,11 @@ from streamd.client.core.operations import is_true
 from streamd.client.core.retrying import Backoff, Session, ask, unexpected
 from streamd.client.core.sse import MAX_EVENT_BYTES, Events, EventTooLarge
 from streamd.client.core.steps import DISCARD, RECEIVE, Answer, Emit, Flow, Lost, Request
-from streamd.client.values import Chunk
+from streamd.client.errors import StreamReplaced
+from streamd.client.values import NOW, START, Chunk
 from streamd.headers import (
     CONTENT_TYPE,
+    ETAG,
     STREAM_CLOSED,
     STREAM_CURSOR,
     STREAM_NEXT_OFFSET,
@@ -28,12 +31,60 @@ Live = Literal["auto", "sse", "long-poll"]
 # A live answer without news that comes sooner is broken, by a cache or a proxy: another request
 # at once would be the first of a flood.
 _SOON_S = 1.0
+_OFFSET = r"\d{16}_\d{16}"
+_ETAG = re.compile(rf'"(\d+):{_OFFSET}:{_OFFSET}(?::c)?"', re.ASCII)
+
+
+class Incarnation:
+    """Which stream of its name is read: one that was created again, or restored from a backup, may
+    have other bytes at the same offsets.
+
+    An ETag begins with the number of the incarnation (docs/buckets.md); server-sent events have
+    none. Where offsets go back there is another stream, too.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._tag: str | None = None
+        self._checked_at = 0.0
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it is a while since the last answer that told."""
+        is_known = self._tag is not None
+        return is_known and self._session.clock() - self._checked_at >= _SOON_S
+
+    def check(self, answer: Answer, before: str, chunk: Chunk) -> None:
+        """Take in an answer to a request from an offset on. Raises `StreamReplaced`."""
+        _check_order(answer, before, chunk)
+        if (found := _ETAG.fullmatch(answer.headers.get(ETAG, ""))) is None:
+            return
+        if self._tag not in (None, found[1]):
+            raise _replaced(answer.status)
+        self._tag, self._checked_at = found[1], self._session.clock()
+
+
+def _replaced(status: int) -> StreamReplaced:
+    message = "another stream has this name now, or the cluster was restored from a backup"
+    return StreamReplaced("STREAM_REPLACED", message, status)
+
+
+def _check_order(answer: Answer, before: str, chunk: Chunk) -> None:
+    if before not in (START, NOW) and chunk.next_offset < before:
+        raise _replaced(answer.status)
 
 
 def read(
-    session: Session, path: str, offset: str, max_bytes: int | None = None, *, endless: bool = False
+    session: Session,
+    path: str,
+    offset: str,
+    max_bytes: int | None = None,
+    *,
+    endless: bool = False,
+    same: Incarnation | None = None,
 ) -> Flow[Chunk]:
     """Emit the stream from `offset` to its present end. Returns the last chunk."""
+    same = same or Incarnation(session)
     params = {"offset": offset}
     if max_bytes is not None:
         params["max_bytes"] = str(max_bytes)
@@ -41,6 +92,7 @@ def read(
     while True:
         answer = yield from ask(session, Request("GET", path, params), backoff=backoff)
         chunk = _chunk(answer)
+        same.check(answer, params["offset"], chunk)
         if chunk.next_offset == params["offset"] and not chunk.up_to_date:
             yield backoff.pause_after(session.url, Lost("the answer leads nowhere", sent=True))
             continue
@@ -72,16 +124,20 @@ def follow(session: Session, path: str, offset: str, live: Live) -> Flow[None]:
     complete chunk ended. `auto` is server-sent events unless the stream is text: events change
     the line ends of text, a long-poll answers with the bytes as they are (section 5.8).
     """
-    chunk = yield from read(session, path, offset, endless=True)
-    yield from follow_from(session, path, chunk, live)
+    same = Incarnation(session)
+    chunk = yield from read(session, path, offset, endless=True, same=same)
+    yield from follow_from(session, path, chunk, live, same)
 
 
-def follow_from(session: Session, path: str, chunk: Chunk, live: Live) -> Flow[None]:
+def follow_from(
+    session: Session, path: str, chunk: Chunk, live: Live, same: Incarnation | None = None
+) -> Flow[None]:
     """Emit what comes after `chunk`."""
+    same = same or Incarnation(session)
     if live == "auto":
         live = "long-poll" if media_type(chunk.content_type).startswith("text/") else "sse"
     ways = {"sse": _follow_by_sse, "long-poll": _follow_by_long_poll}
-    yield from ways[live](session, path, chunk)
+    yield from ways[live](session, path, chunk, same)
 
 
 def _is_news(chunk: Chunk, before: Chunk) -> bool:
@@ -96,7 +152,9 @@ def _live_params(live: Live, offset: str, cursor: str | None) -> dict[str, str]:
     return params
 
 
-def _follow_by_long_poll(session: Session, path: str, chunk: Chunk) -> Flow[None]:
+def _follow_by_long_poll(
+    session: Session, path: str, chunk: Chunk, same: Incarnation
+) -> Flow[None]:
     cursor: str | None = None
     idling = Backoff(session, endless=True)
     while not chunk.closed:
@@ -105,6 +163,7 @@ def _follow_by_long_poll(session: Session, path: str, chunk: Chunk) -> Flow[None
         answer = yield from ask(session, request, backoff=Backoff(session, endless=True))
         cursor = answer.headers.get(STREAM_CURSOR, cursor)
         chunk = _chunk(answer, chunk.content_type)
+        same.check(answer, before.next_offset, chunk)
         if answer.status == 204:  # it has no Content-Type of the stream
             chunk = chunk._replace(content_type=before.content_type)
         if _is_news(chunk, before):
@@ -114,12 +173,21 @@ def _follow_by_long_poll(session: Session, path: str, chunk: Chunk) -> Flow[None
             yield idling.pause_after(session.url, Lost("no news came at once", sent=True))
 
 
-def _follow_by_sse(session: Session, path: str, chunk: Chunk) -> Flow[None]:
+def _follow_by_sse(session: Session, path: str, chunk: Chunk, same: Incarnation) -> Flow[None]:
     backoff = Backoff(session, endless=True)
     cursor: str | None = None
     while not chunk.closed:
         heard = has_news = False
         failure: Lost | None = None
+        if same.is_stale:
+            request = Request("GET", path, {"offset": chunk.next_offset})
+            answer = yield from ask(session, request, backoff=backoff)
+            before, chunk = chunk, _chunk(answer)
+            same.check(answer, before.next_offset, chunk)
+            if _is_news(chunk, before):
+                yield Emit(chunk)
+            if chunk.closed:
+                return
         asked_at = session.clock()
         request = Request("GET", path, _live_params("sse", chunk.next_offset, cursor))
         answer = yield from ask(session, request, in_pieces=True, backoff=backoff)
@@ -129,6 +197,7 @@ def _follow_by_sse(session: Session, path: str, chunk: Chunk) -> Flow[None]:
             while piece := (yield RECEIVE):
                 for received, after in events.feed(piece):
                     before, chunk, cursor, heard = chunk, received, after, True
+                    _check_order(answer, before.next_offset, chunk)
                     if _is_news(chunk, before):
                         has_news = True
                         yield Emit(chunk)

@@ -16,7 +16,7 @@ from streamd.client.core.reading import Live, follow
 from streamd.client.core.retrying import Backoff, ask, unexpected
 from streamd.client.core.steps import RECEIVE, Answer, Body, Done, Emit, Flow, Lost, Request, resume
 from streamd.client.core.streams import StreamFlows
-from streamd.client.errors import OffsetGone, SnapshotNotFound
+from streamd.client.errors import OffsetGone, SnapshotNotFound, StreamReplaced
 from streamd.client.names import BadName, StreamName
 from streamd.client.values import START, Bootstrap, Snapshot
 from streamd.headers import CONTENT_TYPE, STREAM_NEXT_OFFSET, STREAM_SNAPSHOT_OFFSET
@@ -110,7 +110,7 @@ def state(stream: StreamFlows, live: Live) -> Flow[None]:
         yield Emit(snapshot)
         try:
             return (yield from follow(stream.session, stream.name.path, snapshot.offset, live))
-        except OffsetGone:
+        except (OffsetGone, StreamReplaced):
             continue
 
 

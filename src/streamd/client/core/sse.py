@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ class Events:
         self._rest: list[bytes] = []
         self._rest_bytes = 0
         self._after_cr = False
+        self._begun = False
         self._begin()
 
     def _begin(self) -> None:
@@ -37,6 +39,8 @@ class Events:
     def feed(self, piece: bytes) -> Iterator[Event]:
         """The events that end in the next bytes. Raises `EventTooLarge`."""
         for line in self._lines(piece):
+            if not self._begun:
+                line, self._begun = line.removeprefix(BOM_UTF8), True
             if line:
                 self._take(line)
             else:
