@@ -1,5 +1,6 @@
-// One command on a stream, as `@durable-streams/cli` does it: create, write (standard input), read
-// (to its end, live), delete. That package is not published, only the client that it calls.
+// One command on a stream, as `@durable-streams/cli` does it: create, write (standard input), batch (each
+// element of a JSON array), read (to its end, live), delete. That package is not published, only the
+// client that it calls.
 import { DurableStream } from "@durable-streams/client"
 
 const [command, url, contentType = "application/octet-stream"] = process.argv.slice(2)
@@ -15,6 +16,10 @@ const commands = {
   write: async () => {
     const stream = new DurableStream({ url, contentType })
     await stream.append(contentType === "application/json" ? (await input()).toString() : await input())
+  },
+  batch: async () => {
+    const stream = new DurableStream({ url, contentType })
+    for (const message of JSON.parse(await input())) await stream.append(JSON.stringify(message))
   },
   read: async () => {
     const response = await new DurableStream({ url }).stream({ live: true })

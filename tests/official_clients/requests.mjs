@@ -12,6 +12,8 @@ import * as Y from "yjs"
 
 const [dsServerUrl] = process.argv.slice(2)
 const root = `${dsServerUrl}/v1/stream/requests`
+// For streams whose requests depend on what happens first.
+const unordered = `${dsServerUrl}/v1/stream/unordered`
 const print = console.log
 console.log = () => {} // The Yjs server tells of each snapshot there.
 const JSON_TYPE = "application/json"
@@ -54,14 +56,6 @@ async function handles() {
   await tell("read from no offset", async () => (await open("events", { live: false, offset: "x y" })).json())
   const { offset } = await open("events", { live: false })
   await tell("read from the tail", async () => (await open("events", { live: false, offset })).json())
-  await tell("long-poll", async () => {
-    const response = await open("events", { live: "long-poll", offset })
-    const next = response.jsonStream()[Symbol.asyncIterator]().next()
-    await events.append("9")
-    const { value } = await next
-    response.cancel()
-    return value
-  })
   await tell("events", async () => {
     const { offset } = await events.head()
     const response = await open("events", { live: "sse", offset })
@@ -110,9 +104,69 @@ async function kinds() {
   })
   await tell("TTL and expiry", () => at("both").create({ contentType: JSON_TYPE, ttlSeconds: 1, expiresAt: "2099-01-01T00:00:00Z" }))
   await tell("piped", async () => {
-    const piped = await DurableStream.create({ url: `${root}/piped`, contentType: "text/plain" })
+    const piped = await DurableStream.create({ url: `${unordered}/piped`, contentType: "text/plain" })
     await piped.appendStream(new Blob(["from ", "a pipe"]).stream())
-    return (await open("piped", { live: false })).text()
+    return (await stream({ url: piped.url, live: false })).text()
+  })
+}
+
+async function methods() {
+  const lines = await DurableStream.create({ url: `${root}/lines`, contentType: "text/plain" })
+  await lines.append("one two")
+  await lines.close()
+  await tell("written", async () => {
+    const written = await DurableStream.create({ url: `${unordered}/written`, contentType: "text/plain" })
+    await new Blob(["one ", "two"]).stream().pipeTo(written.writable())
+    return (await stream({ url: written.url, live: "sse" })).text()
+  })
+  const subscribed = (method) => async () => {
+    const response = await open("lines", { live: "sse" })
+    let told
+    const heard = new Promise((resolve) => (told = resolve))
+    response[method]((chunk) => (chunk.upToDate ? told(chunk.text ?? chunk.data.length) : undefined))
+    const found = await heard
+    response.cancel()
+    return found
+  }
+  await tell("text", subscribed("subscribeText"))
+  await tell("bytes", subscribed("subscribeBytes"))
+  await tell("streamed", async () => {
+    const read = []
+    for await (const text of (await open("lines", { live: false })).textStream()) read.push(text)
+    for await (const { length } of (await open("lines", { live: false })).bodyStream()) read.push(length)
+    return read
+  })
+  await tell("what a read says", async () => {
+    const { status, statusText, ok, upToDate, streamClosed } = await open("lines", { live: false })
+    return [status, statusText, ok, upToDate, streamClosed]
+  })
+  await tell("asked for each request", async () => {
+    const asked = []
+    const params = { any: () => `${asked.push("params")}` }
+    const headers = { "X-Any": async () => `${asked.push("headers")}` }
+    await (await open("lines", { live: "sse", headers, params })).text()
+    return asked
+  })
+  await tell("an error is told first", async () => {
+    const errors = []
+    await open("missing", { onError: ({ status }) => void errors.push(status) }).catch(() => {})
+    return errors
+  })
+  // Whether there is another request before the end is a matter of chance.
+  const polled = await DurableStream.create({ url: `${unordered}/polled`, contentType: JSON_TYPE })
+  await tell("long-poll", async () => {
+    const response = await polled.stream({ live: "long-poll", offset: "now" })
+    const next = response.jsonStream()[Symbol.asyncIterator]().next()
+    await polled.append("9")
+    const { value } = await next
+    response.cancel()
+    return value
+  })
+  await tell("stopped", async () => {
+    const stopping = new AbortController()
+    const response = await polled.stream({ live: "long-poll", signal: stopping.signal })
+    setTimeout(() => stopping.abort(), 10)
+    return response.text()
   })
 }
 
@@ -145,8 +199,25 @@ async function producers() {
       body: "6",
     }).then((answer) => answer.status)
   )
+  await tell("restart", async () => {
+    const { producer: writer, errors } = producer({ epoch: 5 })
+    writer.append("21")
+    await writer.restart()
+    writer.append("22")
+    await writer.flush()
+    return [writer.epoch, writer.nextSeq, writer.pendingCount, writer.inFlightCount, errors.length]
+  })
   await tell("close as a producer", async () => {
     await producer({ epoch: 7 }).producer.close("7")
+  })
+  await tell("many in flight", async () => {
+    const url = `${unordered}/produced`
+    const many = await DurableStream.create({ url, contentType: "text/plain" })
+    const writer = new IdempotentProducer(many, "writer", { maxInFlight: 8, maxBatchBytes: 1, lingerMs: 0 })
+    const letters = [..."abcdefghijklmnopqrstuvwxyz"]
+    letters.forEach((letter) => writer.append(letter))
+    await writer.close(".")
+    return (await stream({ url, live: false })).text()
   })
   await produce("produce to the closed", { epoch: 8 }, ["8"])
   await tell("produced", async () => (await open("produced", { live: false })).json())
@@ -253,6 +324,8 @@ async function proxied() {
     ["HEAD"],
     ["GET", { Accept: "text/event-stream" }, undefined, "?offset=-1"],
     ["POST", { "Stream-Closed": "true", "Content-Length": "0" }],
+    ["HEAD"],
+    ["POST", octets, "late"],
     ["GET", { Accept: "text/event-stream" }, undefined, "?offset=-1&live=sse"],
     ["DELETE"],
     ["DELETE"],
@@ -268,6 +341,7 @@ async function proxied() {
 
 await handles()
 await kinds()
+await methods()
 await producers()
 await transports()
 await proxied()

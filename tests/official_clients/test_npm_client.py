@@ -79,31 +79,36 @@ def restarted(server: ServerProcess, end: Callable[[], object]) -> None:
     server.wait_ready()
 
 
+@pytest.fixture(name="server", scope="module")
+def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
 @pytest.mark.parametrize("ended_by", ["stop", "kill"])
 def test_a_producer_and_a_tail_continue_after_a_restart_until_the_close(
-    tmp_path: Path, live: str, ended_by: str
+    server: ServerProcess, live: str, ended_by: str
 ) -> None:
-    with ServerProcess(tmp_path / "data") as server:
-        url = server.url + URL_PATH
-        with running("produce.mjs", url) as producer:
-            producer.tell('{"n":1}')
+    url = f"{server.url}{URL_PATH}-{live}-{ended_by}"
+    with running("produce.mjs", url) as producer:
+        producer.tell('{"n":1}')
+        assert producer.says() == "acknowledged"
+        with running("tail.mjs", url, live) as tail:
+            assert tail.says() == '{"n":1}'
+            restarted(server, getattr(server, ended_by))
+            producer.tell('{"n":2}')
             assert producer.says() == "acknowledged"
-            with running("tail.mjs", url, live) as tail:
-                assert tail.says() == '{"n":1}'
-                restarted(server, getattr(server, ended_by))
-                producer.tell('{"n":2}')
-                assert producer.says() == "acknowledged"
-                assert tail.says() == '{"n":2}'
-                producer.tell('[3,"three"]')
-                assert producer.says() == "acknowledged"
-                assert tail.says() == '[3,"three"]'
-                producer.end_input()
-                end = json.loads(producer.says())
-                assert tail.says() == "closed"
-                assert (producer.status(), tail.status()) == (0, 0)
-        assert end == {
-            "finalOffset": end["offset"],
-            "offset": "0000000000000003_" + end["offset"][-16:],
-            "streamClosed": True,
-        }
+            assert tail.says() == '{"n":2}'
+            producer.tell('[3,"three"]')
+            assert producer.says() == "acknowledged"
+            assert tail.says() == '[3,"three"]'
+            producer.end_input()
+            end = json.loads(producer.says())
+            assert tail.says() == "closed"
+            assert (producer.status(), tail.status()) == (0, 0)
+    assert end == {
+        "finalOffset": end["offset"],
+        "offset": "0000000000000003_" + end["offset"][-16:],
+        "streamClosed": True,
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -28,25 +28,30 @@ def offset_of(rows: str, collection: Script) -> str:
             return offset
 
 
+@pytest.fixture(name="server", scope="module")
+def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
-def test_a_collection_follows_the_changes_of_its_stream(tmp_path: Path, live: str) -> None:
+def test_a_collection_follows_the_changes_of_its_stream(server: ServerProcess, live: str) -> None:
     """Offsets are those of batches: messages come back as they were sent (decision 010)."""
-    with ServerProcess(tmp_path / "data") as server:
-        url = server.url + USERS
-        before = f"[{change('insert', '1', 'Ann')},{change('insert', '2', 'Bob')}]"
-        made = httpx.put(url, headers=JSON, content=before)
-        assert made.status_code == 201
-        with running("state.mjs", url, live) as collection:
-            assert offset_of("1=Ann 2=Bob", collection) == made.headers["stream-next-offset"]
-            for line, rows in (
-                (change("update", "1", "Eve"), "1=Eve 2=Bob"),
-                (change("upsert", "3", "Cy"), "1=Eve 2=Bob 3=Cy"),
-                (change("delete", "2"), "1=Eve 3=Cy"),
-                (change("upsert", "3", "Dan"), "1=Eve 3=Dan"),
-            ):
-                collection.tell(line)
-                told = offset_of(rows, collection)
-                assert told == httpx.head(url).headers["stream-next-offset"]
-            collection.end_input()
-            assert collection.status() == 0
-        assert "offset" not in httpx.get(url).text
+    url = f"{server.url}{USERS}-{live}"
+    before = f"[{change('insert', '1', 'Ann')},{change('insert', '2', 'Bob')}]"
+    made = httpx.put(url, headers=JSON, content=before)
+    assert made.status_code == 201
+    with running("state.mjs", url, live) as collection:
+        assert offset_of("1=Ann 2=Bob", collection) == made.headers["stream-next-offset"]
+        for line, rows in (
+            (change("update", "1", "Eve"), "1=Eve 2=Bob"),
+            (change("upsert", "3", "Cy"), "1=Eve 2=Bob 3=Cy"),
+            (change("delete", "2"), "1=Eve 3=Cy"),
+            (change("upsert", "3", "Dan"), "1=Eve 3=Dan"),
+        ):
+            collection.tell(line)
+            told = offset_of(rows, collection)
+            assert told == httpx.head(url).headers["stream-next-offset"]
+        collection.end_input()
+        assert collection.status() == 0
+    assert "offset" not in httpx.get(url).text
