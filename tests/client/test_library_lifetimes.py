@@ -255,6 +255,32 @@ def test_threads_share_an_iteration(stream: Stream) -> None:
     assert sorted(seen) == list(range(1, 2000))
 
 
+# --- memory
+
+
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
+def test_a_follower_of_a_long_stream_keeps_none_of_what_it_has_shown(
+    server: ServerProcess, live: str
+) -> None:
+    program = """
+import resource
+client = Client(sys.argv[1])
+stream = client.stream(sys.argv[2])
+stream.create()
+chunks = stream.follow(live=sys.argv[3])
+next(chunks)
+seen = 0
+for round in range(80):
+    stream.append(os.urandom(1_000_000))
+    while seen < (round + 1) * 1_000_000:
+        seen += len(next(chunks).data)
+    if round in (9, 79):
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    early_kb, late_kb = map(int, run(program, server.url, f"demo/{uuid4()}", live))
+    assert late_kb - early_kb < 20_000, "70 MB were shown meanwhile"
+
+
 # --- how they show, and travel
 
 

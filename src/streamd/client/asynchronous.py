@@ -51,6 +51,17 @@ class AsyncClient:
     tried again for `retry_for_s`: by default 60 s once a server has answered, and not at all
     before. `verify` is False, a file of CAs or an SSL context; `cert` a file with the client's
     certificate and key, or two files. Threads and tasks may share a client.
+
+    >>> async def main():
+    ...     async with AsyncClient("http://127.0.0.1:4437") as client:
+    ...         stream = client.stream("help/news")
+    ...         await stream.create("application/json")
+    ...         await stream.append_json({"hello": "world"}, close=True)
+    ...         async for message in stream.follow_json():
+    ...             print(message)
+    >>> import asyncio
+    >>> asyncio.run(main())
+    {'hello': 'world'}
     """
 
     def __init__(

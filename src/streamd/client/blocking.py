@@ -48,6 +48,14 @@ class Client:
     tried again for `retry_for_s`: by default 60 s once a server has answered, and not at all
     before. `verify` is False, a file of CAs or an SSL context; `cert` a file with the client's
     certificate and key, or two files. Threads and tasks may share a client.
+
+    >>> with Client("http://127.0.0.1:4437") as client:
+    ...     stream = client.stream("help/greetings")
+    ...     info = stream.create("application/json")
+    ...     appended = stream.append_json({"hello": "world"}, close=True)
+    ...     for message in stream.follow_json():
+    ...         print(message)
+    {'hello': 'world'}
     """
 
     def __init__(
@@ -142,7 +150,21 @@ class Client:
 
 
 class Stream:
-    """A stream on a server. All methods raise `StreamdError`, and `Unreachable` of it."""
+    """A stream on a server. All methods raise `StreamdError`, and `Unreachable` of it.
+
+    >>> client = Client("http://127.0.0.1:4437")
+    >>> stream = client.stream("help/orders")
+    >>> stream.create("application/json").content_type
+    'application/json'
+    >>> first = stream.append_json({"order": 17}, once="order-17")
+    >>> stream.append_json({"order": 17}, once="order-17").is_new
+    False
+    >>> list(stream.read_json())
+    [{'order': 17}]
+    >>> list(stream.read_json(first.next_offset))
+    []
+    >>> client.close()
+    """
 
     def __init__(self, driver: Driver, flows: StreamFlows) -> None:
         self._driver = driver
@@ -346,7 +368,16 @@ class Stream:
 
 
 class Snapshots:
-    """The snapshots of a stream that is in a bucket. Raises `BadName` for others."""
+    """The snapshots of a stream that is in a bucket. Raises `BadName` for others.
+
+    >>> client = Client("http://127.0.0.1:4437")
+    >>> stream = client.stream("help/counts")
+    >>> at = stream.create("application/json", data="[1, 2, 3]").next_offset
+    >>> stream.snapshot.publish(at, '{"sum": 6}', content_type="application/json")
+    >>> stream.snapshot.read().json()
+    {'sum': 6}
+    >>> client.close()
+    """
 
     def __init__(self, driver: Driver, flows: StreamFlows) -> None:
         self._driver = driver
@@ -378,7 +409,14 @@ class Snapshots:
 
 
 class Bucket:
-    """A bucket: a namespace of streams."""
+    """A bucket: a namespace of streams.
+
+    >>> client = Client("http://127.0.0.1:4437")
+    >>> stream = client.stream("tools/hammer").create()
+    >>> [listed.stream_id for listed in client.bucket("tools").streams()]
+    ['hammer']
+    >>> client.close()
+    """
 
     def __init__(self, driver: Driver, session: Session, name: str) -> None:
         self._driver = driver

@@ -28,6 +28,7 @@ class ClockEpochs:
     the server's refusal."""
 
     def next(self, producer_id: str, least: int) -> int:
+        """The time, or `least` if that is later."""
         return max(least, time.time_ns() // 1_000_000)
 
 
@@ -39,6 +40,7 @@ class MemoryEpochs:
         self._lock = threading.Lock()
 
     def next(self, producer_id: str, least: int) -> int:
+        """One more than the last for this producer, and at least `least`."""
         with self._lock:
             epoch = max(least, self._next.get(producer_id, 0))
             self._next[producer_id] = epoch + 1
@@ -55,6 +57,8 @@ class FileEpochs:
         self._path = Path(path)
 
     def next(self, producer_id: str, least: int) -> int:
+        """One more than the last for this producer, and at least `least`. It may block for a
+        moment. Raises `OSError`."""
         # Appending mode creates the file and never truncates it. The lock is on a file of its own,
         # because the other one is replaced.
         with self._path.with_name(f"{self._path.name}.lock").open("a") as lock:

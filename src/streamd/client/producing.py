@@ -24,6 +24,17 @@ class Producer:
     not sent if the block raises. An error ends it: every call from then on raises that error, and
     appends that no `flush` has confirmed may be stored or not. `ProducerFenced` says that another
     producer has taken the id over.
+
+    >>> from streamd.client import Client
+    >>> client = Client("http://127.0.0.1:4437")
+    >>> stream = client.stream("help/log")
+    >>> info = stream.create("text/plain")
+    >>> with stream.producer("log-writer") as producer:
+    ...     for number in range(3):
+    ...         producer.append(f"line {number}. ")
+    >>> [chunk.data for chunk in stream.read()]
+    [b'line 0. line 1. line 2. ']
+    >>> client.close()
     """
 
     def __init__(self, driver: Driver, flows: ProducerFlows, max_in_flight: int) -> None:

@@ -35,6 +35,7 @@ class Answer(NamedTuple):
 
     @property
     def is_success(self) -> bool:
+        """Whether its status is 2xx."""
         return 200 <= self.status < 300
 
     def json(self) -> dict[str, Any]:

@@ -1,0 +1,120 @@
+"""Users' programs: type-checked strictly, and examples in docstrings, run."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import streamd.client as library
+from streamd.client import asynchronous, blocking, producing
+from tests.support.server_process import ServerProcess
+
+PROGRAM = """
+from collections.abc import Callable, Iterator
+from typing import Any, assert_type
+
+import streamd.client as library
+from streamd.client import (
+    Appended, AsyncClient, AsyncIteration, Chunk, Client, FileEpochs, Iteration, ListedStream,
+    Snapshot, StreamInfo, StreamNotFound,
+)
+
+
+def blocking(client: Client) -> None:
+    stream = client.stream("demo/x")
+    assert_type(stream.create("text/plain"), StreamInfo)
+    assert_type(stream.append("x", once="key"), Appended)
+    assert_type(stream.follow(live="sse"), Iteration[Chunk])
+    assert_type(stream.signed_url("GET"), str)
+    for chunk in stream.read():
+        assert_type(chunk, Chunk)
+    for part in stream.state():
+        assert_type(part, Snapshot | Chunk)
+    with stream.producer("me", epochs=FileEpochs("epochs")) as producer:
+        producer.append_json({"any": "value"})
+        assert_type(producer.flush(), Appended | None)
+    with client.bucket("demo").streams() as listing:
+        assert_type(next(listing), ListedStream)
+    try:
+        stream.delete()
+    except StreamNotFound as error:
+        assert_type(error.status, int | None)
+
+
+async def asynchronous() -> None:
+    async def token() -> str:
+        return "sd_"
+
+    async with AsyncClient(["http://a", "http://b"], token=token) as client:
+        stream = client.stream("demo/x")
+        assert_type(await stream.append(b"x", once="key"), Appended)
+        assert_type(await stream.signed_url(), str)
+        assert_type(stream.follow(), AsyncIteration[Chunk])
+        async for message in stream.follow_json():
+            assert_type(message, Any)
+        async with stream.producer() as producer:
+            await producer.append("x")
+
+
+blocking(Client("http://a", token=lambda: "sd_", headers={"X": "y"}, cert=("c", "k")))
+"""
+MISTAKES = """
+from streamd.client import AsyncClient, Client
+
+Client("http://a").stream("x").append(3)
+Client("http://a").stream("x").follow(live="websocket")
+Client("http://a", timeout="60")
+for chunk in AsyncClient("http://a").stream("x").read():
+    pass
+"""
+
+
+def checked(program: str, directory: Path) -> list[str]:
+    """What mypy says about a program that uses the installed package."""
+    path = directory / "program.py"
+    path.write_text(program)
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(path)]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
+    assert not done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_users_program_is_type_checked_strictly(tmp_path: Path) -> None:
+    assert checked(PROGRAM, tmp_path) == []
+    codes = [line.rpartition("[")[2] for line in checked(MISTAKES, tmp_path) if ": error:" in line]
+    assert codes == ["arg-type]", "arg-type]", "call-arg]", "attr-defined]"]
+
+
+# --- help()
+
+
+def test_the_examples_of_docstrings_do_what_they_show(tmp_path: Path) -> None:
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
+    said: list[str] = []
+    shown = set()
+    with ServerProcess(tmp_path / "data") as server:
+        for module in (blocking, producing, asynchronous):
+            for test in finder.find(module):
+                for example in test.examples:
+                    example.source = example.source.replace("http://127.0.0.1:4437", server.url)
+                runner.run(test, out=said.append)
+                shown |= {test.name.rpartition(".")[2]} if test.examples else set()
+    assert not runner.failures, "".join(said)
+    assert shown == {"Client", "Stream", "Snapshots", "Bucket", "Producer", "AsyncClient"}
+
+
+@pytest.mark.parametrize("name", library.__all__)
+def test_every_public_name_says_what_it_is(name: str) -> None:
+    found = getattr(library, name)
+    if isinstance(found, str) or name == "Live":
+        return
+    assert inspect.getdoc(found)
+    for method, member in vars(found).items():
+        is_method = inspect.isfunction(member) or isinstance(member, property)
+        if is_method and not method.startswith("_"):
+            assert inspect.getdoc(getattr(found, method)), f"{name}.{method}"
