@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ import trustme
 from streamd.client.operating import Operator
 from streamd.client.options import Server
 from tests.client.running import Shell
+from tests.support.breaking_off import BUSY, breaking_off
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
 
@@ -76,34 +74,6 @@ def test_a_url_without_a_scheme_is_a_usage_error_for_operations_too() -> None:
     for command in ("cluster", "cold"):
         failed = Shell("10.0.0.1:4437").run(command, "status")
         assert (failed.returncode, b"does not begin with http" in failed.stderr) == (2, True)
-
-
-@contextmanager
-def breaking_off(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that gives each request this answer and closes. Returns its URL and the requests."""
-    asked: list[bytes] = []
-
-    def serve(listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection:
-                asked.append(connection.recv(65536))
-                connection.sendall(answer)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
-
-
-BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 @pytest.mark.parametrize(("answer", "status"), [(b"", 3), (BUSY, 3)])

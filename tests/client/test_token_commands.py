@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.http.authorized import ROOT, authorized
 from tests.support.server_process import ServerProcess
 
 REQUIRED = {"STREAMD_AUTH_MODE": "required"}
@@ -123,3 +124,21 @@ def test_a_root_token_that_is_no_token_is_refused_at_the_start(tmp_path: Path) -
     assert ran.returncode == 2
     assert "auth.root_token" in ran.stderr
     assert "letmein" not in ran.stderr
+
+
+def test_a_token_is_sent_only_to_the_nodes_that_are_named(tmp_path: Path) -> None:
+    """A node that does not lead redirects writers: as with curl, their token stays behind."""
+    with authorized("cluster", tmp_path, STREAMD_SERVER_NON_LEADER="redirect") as place:
+        token = place.token("create:demo/*", "read:demo/*")
+        leader = place.ask("GET", "/cluster/status", ROOT).json()["leader_id"]
+        urls = {place.ask("GET", "/cluster/status", ROOT, url=url).json()["node_id"]: url
+                for url in place.urls}  # fmt: skip
+        at_leader = urls.pop(leader)
+        for follower in urls.values():
+            refused = streamd("create", "demo/x", token=token, url=follower, status=1).stderr
+            assert "401 AUTHENTICATION_REQUIRED" in refused
+            assert f"{at_leader}/ gets no token unless it is one of the URLs given" in refused
+            assert place.ask("GET", "/v1/stream/demo/x", ROOT).status_code == 404
+        for follower in urls.values():
+            streamd("create", "demo/x", token=token, url=f"{follower},{at_leader}")
+        streamd("head", "demo/x", token=token, url=follower)

@@ -97,7 +97,7 @@ def _append_whole(
             producer.append(body, close=close and following is None)
         except InvalidJson as error:
             hint = "; for one message a line, use --lines" if b"\n" in body.strip() else ""
-            raise BadInput(f"the input is not JSON: {error}{hint}") from None
+            raise BadInput(f"a stream of JSON cannot take the input: {error}{hint}") from None
         advance(len(body))
     return producer.flush()
 
