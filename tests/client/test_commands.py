@@ -266,7 +266,7 @@ def test_ctrl_c_ends_a_command_quietly(streamd: Shell) -> None:
     [
         ("streamd.cli", ["httpx", "rich", "trio", "quart", "streamd.storage.binding"]),
         ("streamd.commands.serve", ["httpx", "minio", "streamd.client"]),
-        ("streamd.client.reading", ["trio", "quart", "streamd.storage.binding"]),
+        ("streamd.commands.reading", ["trio", "quart", "streamd.storage.binding"]),
     ],
 )
 def test_server_and_client_do_not_load_each_others_libraries(

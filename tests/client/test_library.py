@@ -421,7 +421,6 @@ def test_the_blocking_client_loads_no_server_and_no_event_loop() -> None:
     assert not loaded & {"trio", "anyio", "asyncio", "quart", "hypercorn", "minio", "plyvel"}
     # Slow to import, and of no use before there is a client.
     assert not loaded & {"httpx", "httpcore", "rich", "click", "zstandard", "ssl", "email.message"}
-    assert not ours & {f"streamd.client.{name}" for name in ("terminal", "managing", "transport")}
 
 
 def test_the_package_is_typed() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from streamd.client.operating import Operator
-from streamd.client.options import Server
+from streamd.commands.operating import Operator
+from streamd.commands.options import Server
 from tests.client.running import Shell
 from tests.support.breaking_off import BUSY, breaking_off
 from tests.support.ports import unused_port

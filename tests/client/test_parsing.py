@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.client import lines
 from streamd.client.core.multipart import (
     Malformed,
     PartData,
@@ -21,9 +20,10 @@ from streamd.client.core.multipart import (
     parse_parts,
 )
 from streamd.client.core.sse import Event, Events, EventTooLarge
-from streamd.client.lines import LineTooLong, NotJson, bodies_of_lines
-from streamd.client.messages import JsonText, LastLines, json_line, plain
 from streamd.client.names import BadName, bucket_path, parse_name
+from streamd.commands import lines
+from streamd.commands.lines import LineTooLong, NotJson, bodies_of_lines
+from streamd.commands.messages import JsonText, LastLines, json_line, plain
 from tests.client.flows import emitted
 
 cuts = st.lists(st.integers(1, 7), max_size=40)

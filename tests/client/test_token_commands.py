@@ -127,7 +127,7 @@ def test_a_root_token_that_is_no_token_is_refused_at_the_start(tmp_path: Path) -
 
 
 def test_a_token_is_sent_only_to_the_nodes_that_are_named(tmp_path: Path) -> None:
-    """A node that does not lead redirects writers: as with curl, their token stays behind."""
+    """A node that does not lead redirects writers: as with curl, their token does not follow."""
     with authorized("cluster", tmp_path, STREAMD_SERVER_NON_LEADER="redirect") as place:
         token = place.token("create:demo/*", "read:demo/*")
         leader = place.ask("GET", "/cluster/status", ROOT).json()["leader_id"]

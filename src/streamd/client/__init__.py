@@ -1,4 +1,4 @@
-"""The Python client of Durable Streams, and the commands of ``streamd`` that are built on it.
+"""The Python client of Durable Streams. The commands of ``streamd`` and Spark's formats use it.
 
 `Client` blocks; `AsyncClient` has the same methods for asyncio and Trio. docs/python.md shows how
 to use them.
@@ -18,26 +18,21 @@ which node. `driving` and `async_driving` carry flows out with httpx, and `block
 send a producer's batches. `errors` has an exception for each stable code, `values` what methods
 return, `epochs` where producers keep theirs.
 
-The commands: `options` makes a `transport.Server` from ``--url``, ``--cacert`` and ``--retry-for``;
-`writing`, `reading`, `managing` and `snapshots` ask it and write bytes to standard output;
-`terminal` turns what went wrong into one sentence on standard error and one of the documented exit
-statuses.
-
 Invariants:
 
 - Nothing is shown twice or left out, whatever is killed: data counts only with the offset after it.
 - A producer's body is stored once, however often it is sent.
-- Memory is bounded: an event, an answer, a line, a part's head and the kept last lines have limits.
+- Memory is bounded: an event, an answer, a part's head and what a producer holds have limits.
   Bodies of any size are passed on in pieces.
 - An address that never answered is not retried unless the caller asks for it.
 - Messages never show credentials of a URL (`streamd.redaction`), and credentials go only to the
   nodes that the caller named.
 
 The client must never import the server (a command would start as slowly as a node), or parse what
-it need not: JSON passes through digit for digit.
+it need not: JSON passes through digit for digit. Only `connecting` and the drivers know httpx.
 
-Read on: docs/python.md, man/streamd-client.1 for the commands, docs/api.md for the requests,
-docs/decisions/ for why the parsers of `sse` and `multipart` are our own.
+Read on: docs/python.md, docs/api.md for the requests, docs/decisions/ for why the parsers of `sse`
+and `multipart` are our own.
 """
 
 from importlib import import_module

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from streamd.client.operating import AT_LEADER, Operator, server_group
+from streamd.commands.operating import AT_LEADER, Operator, server_group
 from streamd.exits import EXIT_REFUSED, end
 
 _POLL_S = 0.2

@@ -12,8 +12,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from streamd.client.operating import Operator, server_group
-from streamd.client.options import json_option
+from streamd.commands.operating import Operator, server_group
+from streamd.commands.options import json_option
 
 _PATHS = {"bucket": "buckets", "identity": "identities"}
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}

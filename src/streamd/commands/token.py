@@ -16,10 +16,10 @@ from rich.table import Table
 
 from streamd.audit.offline import record
 from streamd.auth import tokens
-from streamd.client.operating import Json, Operator, server_group
-from streamd.client.options import json_option
 from streamd.commands.backup import failure_of
 from streamd.commands.durations import seconds
+from streamd.commands.operating import Json, Operator, server_group
+from streamd.commands.options import json_option
 from streamd.config import load
 from streamd.exits import exit_on
 from streamd.privacy import keep_private

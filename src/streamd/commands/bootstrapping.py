@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from streamd.client.messages import LINE_BREAKS, JsonText, json_object
-from streamd.client.terminal import BadInput, write
+from streamd.commands.messages import LINE_BREAKS, JsonText, json_object
+from streamd.commands.terminal import BadInput, write
 from streamd.streams.content import is_json
 
 

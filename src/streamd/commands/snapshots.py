@@ -12,7 +12,6 @@ from typing import BinaryIO
 import click
 
 from streamd.client import NOW, Answer, Client
-from streamd.client.bootstrapping import Directory, JsonLines, Plain, Sink
 from streamd.client.core.multipart import (
     PartData,
     PartEnd,
@@ -23,9 +22,10 @@ from streamd.client.core.multipart import (
 from streamd.client.core.snapshots import snapshot_path
 from streamd.client.core.steps import Done, Emit, resume
 from streamd.client.names import StreamName, parse_name
-from streamd.client.options import json_option, talks_to_server, type_option
-from streamd.client.reading import show_all
-from streamd.client.terminal import (
+from streamd.commands.bootstrapping import Directory, JsonLines, Plain, Sink
+from streamd.commands.options import json_option, talks_to_server, type_option
+from streamd.commands.reading import show_all
+from streamd.commands.terminal import (
     Advance,
     BadInput,
     descriptor,

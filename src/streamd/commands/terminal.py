@@ -22,8 +22,8 @@ from streamd.client.errors import (
     Unreachable,
     Unsendable,
 )
-from streamd.client.lines import LineTooLong, NotJson
 from streamd.client.names import BadName
+from streamd.commands.lines import LineTooLong, NotJson
 from streamd.exits import EXIT_LOCAL, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, Failure, exit_on
 
 _SHOWN_AFTER_S = 0.5

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import click
 
 from streamd.client import Appended, Client, Producer
-from streamd.client.lines import (
+from streamd.commands.lines import (
     MAX_LINE_BYTES,
     PIECE_BYTES,
     batches,
@@ -18,9 +18,9 @@ from streamd.client.lines import (
     pieces,
     reader_of,
 )
-from streamd.client.messages import json_object
-from streamd.client.options import json_option, talks_to_server, type_option
-from streamd.client.terminal import Advance, BadInput, descriptor, flush, progress, write
+from streamd.commands.messages import json_object
+from streamd.commands.options import json_option, talks_to_server, type_option
+from streamd.commands.terminal import Advance, BadInput, descriptor, flush, progress, write
 from streamd.streams.content import InvalidJson, is_json, is_text
 
 # The next piece is on its way while one is stored.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import click
 
 from streamd.client import Client
-from streamd.client.terminal import exit_on_failure
+from streamd.commands.terminal import exit_on_failure
 
 DEFAULT_URL = "http://127.0.0.1:4437"
 # Of a server's own or of an identity provider (RFC 6750 section 2.1).

@@ -12,8 +12,8 @@ import click
 
 from streamd.client import Client
 from streamd.client.errors import StreamdError
-from streamd.client.options import Command, Server, with_server
-from streamd.client.terminal import exit_on_failure
+from streamd.commands.options import Command, Server, with_server
+from streamd.commands.terminal import exit_on_failure
 from streamd.headers import CONTENT_TYPE
 
 # A parameter of reports that only the leader can give: any node fetches them from it.

@@ -8,9 +8,9 @@ from typing import get_args
 import click
 
 from streamd.client import NOW, START, Chunk, Client, Live, OffsetGone, Stream
-from streamd.client.messages import LastLines, json_line, plain
-from streamd.client.options import json_option, talks_to_server
-from streamd.client.terminal import flush, progress, write
+from streamd.commands.messages import LastLines, json_line, plain
+from streamd.commands.options import json_option, talks_to_server
+from streamd.commands.terminal import flush, progress, write
 from streamd.streams.content import is_json
 
 _DEFAULT_LINES = 10

@@ -10,9 +10,9 @@ import click
 import msgspec
 
 from streamd.client import Appended, Client, ListedStream, StreamInfo, StreamNotFound
-from streamd.client.messages import json_object
-from streamd.client.options import json_option, talks_to_server, type_option
-from streamd.client.terminal import exit_on_failure, flush, say, write
+from streamd.commands.messages import json_object
+from streamd.commands.options import json_option, talks_to_server, type_option
+from streamd.commands.terminal import exit_on_failure, flush, say, write
 
 _DEFAULT_TYPE = "text/plain"
 # In the order in which they are shown.
