@@ -157,6 +157,9 @@ def test_a_deleted_stream_cannot_be_read(streamd: Shell) -> None:
         (["snapshot", "read", "strict"], b"", "name it BUCKET/STREAM"),
         (["fork", "strict", "x", "--at", "a\nb"], b"", "cannot be sent in a request"),
         (["fork", "strict", "x", "--at", "ä"], b"", "cannot be sent in a request"),
+        (["append", "strict", "--producer-id", "ä"], b"{}", "cannot be sent in a request"),
+        (["append", "strict", "-t", "text/ä"], b"x", "cannot be sent in a request"),
+        (["append", "strict"], b"[]", "an empty array appends nothing"),
     ],
 )
 def test_contradictory_arguments_end_with_status_2(
@@ -198,6 +201,12 @@ def test_a_file_that_cannot_be_written_ends_with_status_4(streamd: Shell) -> Non
         )
     assert done.returncode == 4
     assert b"No space left" in done.stderr
+
+
+def test_a_token_file_that_cannot_be_read_ends_with_status_4(streamd: Shell) -> None:
+    for command in (["read", "x"], ["cluster", "status"]):
+        unreadable = ("--token-file", "/proc/self/mem")
+        assert "Input/output error" in streamd.fails(4, command[0], *unreadable, *command[1:])
 
 
 def test_an_empty_snapshot_of_json_is_a_line_of_json(streamd: Shell) -> None:

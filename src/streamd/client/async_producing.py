@@ -12,7 +12,7 @@ import anyio
 from streamd.client.async_driving import AsyncDriver
 from streamd.client.core.producing import Batch, ProducerFlows
 from streamd.client.core.streams import Data
-from streamd.client.errors import StreamdError
+from streamd.client.errors import StreamdError, Unsendable
 from streamd.client.values import Appended
 
 
@@ -132,7 +132,7 @@ class AsyncProducer:
     async def _send(self, batch: Batch) -> None:
         try:
             answer = await self._driver.run(self._flows.send(batch))
-        except StreamdError as failure:
+        except (StreamdError, Unsendable) as failure:
             self._flows.failure = self._flows.failure or failure
         else:
             self._flows.settle(batch, answer)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamd.client.core.producing import Batch, ProducerFlows
 from streamd.client.core.streams import Data
-from streamd.client.errors import StreamdError
+from streamd.client.errors import StreamdError, Unsendable
 from streamd.client.values import Appended
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Producer:
         while (batch := self._next()) is not None:
             try:
                 answer = self._driver.run(self._flows.send(batch))
-            except StreamdError as failure:
+            except (StreamdError, Unsendable) as failure:
                 with self._changed:
                     self._flows.failure = self._flows.failure or failure
                     self._changed.notify_all()

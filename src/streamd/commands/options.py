@@ -121,7 +121,10 @@ def _announce() -> None:
 
 
 def with_server(command: Callable[..., None]) -> Command:
-    """Give a command the options about the server, and pass it a `Server` first."""
+    """Give a command the options about the server, pass it a `Server` first, and report failures.
+
+    Failures name the parameter `name` or `bucket`.
+    """
 
     @functools.wraps(command)
     def wrapped(
@@ -132,8 +135,9 @@ def with_server(command: Callable[..., None]) -> Command:
         retry_for_s: float | None,
         **given: Any,
     ) -> None:
-        token = given_token(token_file)
-        command(Server(urls, cacert, cert, token, retry_for_s), **given)
+        with exit_on_failure(given.get("name") or given.get("bucket")):
+            token = given_token(token_file)
+            command(Server(urls, cacert, cert, token, retry_for_s), **given)
 
     for option in reversed(_SERVER_OPTIONS):
         wrapped = option(wrapped)
@@ -141,17 +145,13 @@ def with_server(command: Callable[..., None]) -> Command:
 
 
 def talks_to_server(command: Command) -> Command:
-    """Pass a command a `Client` first, made from its options, and report its failures.
-
-    Failures name the parameter `name` or `bucket`.
-    """
+    """As `with_server`, but the command gets a `Client` of the server."""
 
     @with_server
     @functools.wraps(command)
     def wrapped(server: Server, **given: Any) -> None:
-        with exit_on_failure(given.get("name") or given.get("bucket")):
-            # Its connections end with the process: a failed producer may still be using them.
-            command(server.client(), **given)
+        # Its connections end with the process: a failed producer may still be using them.
+        command(server.client(), **given)
 
     return wrapped
 
