@@ -143,6 +143,16 @@ def test_a_deleted_stream_cannot_be_read(streamd: Shell) -> None:
         assert sentence == f"brief: {NOT_FOUND}; 'streamd create brief' creates it"
 
 
+def test_a_follower_whose_stream_was_replaced_ends_with_status_1(streamd: Shell) -> None:
+    streamd("create", "demo/swapped")
+    offset = json.loads(streamd("append", "demo/swapped", "--json", given=b"one"))["next_offset"]
+    streamd("delete", "demo/swapped")
+    streamd("create", "demo/swapped")
+    sentence = streamd.fails(1, "tail", "-f", "--from-offset", offset, "demo/swapped")
+    assert sentence.startswith("demo/swapped: another stream has this name now")
+    assert "STREAM_REPLACED" in sentence
+
+
 # --- failures
 
 

@@ -16,7 +16,7 @@ from streamd.client.core.multipart import Malformed
 from streamd.client.errors import (
     OffsetGone,
     OutcomeUnknown,
-    Refused,
+    StreamdError,
     StreamNotFound,
     Unavailable,
     Unreachable,
@@ -59,7 +59,7 @@ def _failure_of(subject: str | None, error: BaseException) -> Failure | None:
             return Failure(EXIT_UNREACHABLE, message)
         case Unavailable():
             return Failure(EXIT_UNREACHABLE, about + _busy(error))
-        case Refused():
+        case StreamdError():
             return Failure(EXIT_REFUSED, about + _sentence(error, subject))
         case Malformed():
             return Failure(EXIT_UNREACHABLE, f"{about}{error}")
@@ -72,11 +72,11 @@ def _failure_of(subject: str | None, error: BaseException) -> Failure | None:
     return None
 
 
-def _busy(refusal: Refused | OutcomeUnknown) -> str:
+def _busy(refusal: StreamdError) -> str:
     return f"the server cannot serve the request now ({refusal})"
 
 
-def _sentence(refusal: Refused, subject: str | None) -> str:
+def _sentence(refusal: StreamdError, subject: str | None) -> str:
     what = f"{refusal.message or 'refused'} ({refusal.status} {refusal.code})"
     if isinstance(refusal, StreamNotFound):
         return f"{what}; 'streamd create {subject}' creates it"
