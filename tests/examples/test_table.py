@@ -50,7 +50,6 @@ def test_a_page_and_the_application_show_the_rows_of_all_writers(tmp_path: Path)
         wrong = {"type": "departure", "key": "XX1", "value": ["Nowhere"]}
         board.append_json({**wrong, "headers": {"operation": "insert"}}, {**wrong, "headers": {}})
         board.append_json(None, 5, "text", {}, {"headers": None})
-        board.append_json(*[0] * 200_000)
         table.kill()
         board.append(change("insert", "AF1015", "Paris", "on time"))
         page.wait("tr td:first-child", ["AF1015", "BA710", "LX318"])
