@@ -63,7 +63,7 @@ const commands = {
   until: async (name, wanted) => {
     const editor = editors.get(name)
     const shows = () => Object.entries(wanted).every(([key, value]) => editor.view()[key] === value)
-    for (const end = Date.now() + 20_000; !shows() && Date.now() < end; ) await later(5)
+    for (const end = Date.now() + 45_000; !shows() && Date.now() < end; ) await later(5)
     return editor.view()
   },
   // Answers with the text once all have the same document.
@@ -71,7 +71,7 @@ const commands = {
     const states = () => names.map((name) => Y.encodeStateVector(editors.get(name).doc).toString())
     const texts = () => names.map((name) => editors.get(name).text.toString())
     const agree = () => new Set(states()).size === 1 && new Set(texts()).size === 1
-    for (const end = Date.now() + 30_000; !agree() && Date.now() < end; ) await later(5)
+    for (const end = Date.now() + 45_000; !agree() && Date.now() < end; ) await later(5)
     return [...new Set(texts())]
   },
 }

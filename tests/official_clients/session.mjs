@@ -118,7 +118,7 @@ const commands = {
   until: async (name, wanted) => {
     const page = pages.get(name)
     const shows = () => Object.entries(wanted).every(([key, value]) => page.view()[key] === value)
-    for (const end = Date.now() + 20_000; !shows() && Date.now() < end; ) await later(5)
+    for (const end = Date.now() + 45_000; !shows() && Date.now() < end; ) await later(5)
     return page.view()
   },
 }

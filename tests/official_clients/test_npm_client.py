@@ -18,6 +18,7 @@ from tests.support.server_process import ServerProcess
 HERE = Path(__file__).parent
 DEADLINE_S = 60.0
 URL_PATH = "/v1/stream/demo/events"
+_PIECE_BYTES = 64 * 1024
 
 
 class Script:
@@ -25,6 +26,7 @@ class Script:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
+        self._printed = b""
 
     def tell(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -33,16 +35,16 @@ class Script:
     def says(self) -> str:
         """The next line it prints. Raises `AssertionError` when none comes."""
         assert self._process.stdout is not None
-        line = b""
         deadline = time.monotonic() + DEADLINE_S
-        while not line.endswith(b"\n"):
+        while b"\n" not in self._printed:
             wait_s = deadline - time.monotonic()
             ready, _, _ = select.select([self._process.stdout], [], [], max(0, wait_s))
-            piece = self._process.stdout.read(1) if ready else b""
-            assert ready, f"time-out: nothing for {DEADLINE_S:g} s after {line!r}"
-            assert piece, f"it ended after {line!r}"
-            line += piece
-        return line.decode().rstrip("\n")
+            assert ready, f"time-out: nothing for {DEADLINE_S:g} s after {self._printed!r}"
+            piece = self._process.stdout.read(_PIECE_BYTES)
+            assert piece, f"it ended after {self._printed!r}"
+            self._printed += piece
+        line, _, self._printed = self._printed.partition(b"\n")
+        return line.decode()
 
     def ask(self, *command: object) -> Any:
         """What it answers to a command, both as a line of JSON."""
