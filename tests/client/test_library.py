@@ -14,6 +14,7 @@ import pytest
 
 import streamd.client as library
 from streamd.client import Client, Stream
+from streamd.client.core.reading import Live
 from tests.client.drivers import KINDS, connected
 from tests.support.server_process import ServerProcess
 
@@ -344,6 +345,24 @@ def test_a_bucket_is_created_once_and_deleted_when_it_is_empty(client: Client) -
 
 
 CROWD = [f"run-{number:04}" for number in range(1005)]
+
+
+@pytest.mark.parametrize(
+    ("live", "successors"), [("sse", 1), ("sse", 2), ("sse", 3), ("long-poll", 3)]
+)
+def test_a_follower_does_not_take_another_stream_of_the_name_for_its_own(
+    stream: Stream, live: Live, successors: int
+) -> None:
+    """Also where the offset is one of the other stream, too."""
+    stream.create("application/json")
+    stream.append_json(1, 1)
+    with stream.follow(live=live) as chunks:
+        assert next(chunks).json() == [1, 1]
+        stream.delete()
+        stream.create("application/json")
+        stream.append_json(*[2] * successors)
+        with pytest.raises((library.StreamReplaced, library.InvalidRequest)):
+            list(chunks)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from streamd.state import (
     StreamReset,
     collection,
 )
-from streamd.state.db import DatabaseClosed, Feed, FeedOverflow, SQLite, StreamDB
+from streamd.state.db import DatabaseClosed, Feed, FeedOverflow, Overtaken, SQLite, StreamDB
 from streamd.state.definition import RESERVED
 from streamd.state.tables import Change
 from tests.state.events import change, control
@@ -265,6 +265,77 @@ def test_a_restart_of_the_server_repeats_nothing(
                 server.kill()
                 server.start()
                 server.wait_ready()
+
+    run(backend, main)
+
+
+class TestAnotherStreamOfTheName:
+    """The stream is deleted and created again while databases follow it."""
+
+    @pytest.mark.parametrize("events", [1, 6])
+    def test_a_database_starts_over(self, stream: Stream, backend: str, events: int) -> None:
+        """Also where the new stream is longer: then the old offset may be one of its own."""
+        stream.append(*[ANN] * 5)
+
+        async def main() -> None:
+            async with stream.ready() as db:
+                feed = db.users.changes()
+                recreate(stream, *[BOB] * events)
+                while names(db) != {"2": "Bob"}:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+                assert (await anext(feed)).operation == "reset"
+                await db.users.insert(User("3", "Cy"))
+                assert names(db) == {"2": "Bob", "3": "Cy"}
+
+        run(backend, main)
+
+    def test_waits_for_what_was_written_to_it_end(self, stream: Stream, backend: str) -> None:
+        stream.append(ANN)
+        ended: list[bool] = []
+
+        async def main() -> None:
+            async with stream.ready() as db, anyio.create_task_group() as tasks:
+
+                async def wait() -> None:
+                    with pytest.raises(Overtaken):
+                        await db.wait_for(offset="9")
+                    ended.append(True)
+
+                tasks.start_soon(wait)
+                await anyio.wait_all_tasks_blocked()
+                recreate(stream, BOB, BOB)
+
+        run(backend, main)
+        assert ended == [True]
+
+    def test_a_stream_that_stays_deleted_ends_the_block(self, stream: Stream, backend: str) -> None:
+        async def delete_and_wait() -> None:
+            async with stream.ready():
+                stream.delete()
+                await anyio.sleep_forever()
+
+        async def main() -> None:
+            with pytest.raises(StreamNotFound):
+                await delete_and_wait()
+
+        run(backend, main)
+
+
+def recreate(stream: Stream, *events: Any) -> None:
+    """Delete the stream, and create it again before its readers can look."""
+    stream.delete()
+    stream.create()
+    stream.append(*events)
+
+
+def test_a_stream_that_is_not_json_is_refused(stream: Stream, backend: str) -> None:
+    async def main() -> None:
+        async with AsyncClient(stream.server_url) as client:
+            other = client.stream(f"{stream.name}-text")
+            await other.create("text/plain")
+            with pytest.raises(StateError, match="is a stream of text/plain; state needs"):
+                async with StreamDB(Chat, other) as db:
+                    await db.ready()
 
     run(backend, main)
 

@@ -34,6 +34,7 @@ from streamd.node.reads import OffsetGone
 from streamd.objectstore.errors import ColdError
 from streamd.streams.chunks import OffsetMismatch
 from streamd.streams.content import is_text
+from streamd.streams.etags import state_tag
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
 
@@ -69,7 +70,10 @@ async def tail_by_sse(
     if late := service.rates.too_many_readers(request):
         return late
     tail = _SseTail(service, request, route, stream.stream_id, at, held, echoed_cursor)
-    return LiveResponse(200, _HEAD if is_text(stream.content_type) else _HEAD + _BASE64, tail.run)
+    # A reader that resumes learns whether the stream is still the one that it has an offset of.
+    etag = state_tag(service.incarnation(stream.stream_id), stream.tail.token(), stream.closed)
+    head = _HEAD + b"ETag: %b\r\n" % etag
+    return LiveResponse(200, head if is_text(stream.content_type) else head + _BASE64, tail.run)
 
 
 class _SseTail(SseReader):

@@ -39,8 +39,9 @@ class Incarnation:
     """Which stream of its name is read: one that was created again, or restored from a backup, may
     have other bytes at the same offsets.
 
-    An ETag begins with the number of the incarnation (docs/buckets.md); server-sent events have
-    none. Where offsets go back there is another stream, too.
+    An ETag begins with the number of the incarnation (docs/buckets.md); in other servers' answers,
+    and in those of earlier releases, server-sent events have none. Where offsets go back there
+    is another stream, too.
     """
 
     def __init__(self, session: Session) -> None:
@@ -57,6 +58,10 @@ class Incarnation:
     def check(self, answer: Answer, before: str, chunk: Chunk) -> None:
         """Take in an answer to a request from an offset on. Raises `StreamReplaced`."""
         _check_order(answer, before, chunk)
+        self.check_tag(answer)
+
+    def check_tag(self, answer: Answer) -> None:
+        """Take in an answer without an offset. Raises `StreamReplaced`."""
         if (found := _ETAG.fullmatch(answer.headers.get(ETAG, ""))) is None:
             return
         if self._tag not in (None, found[1]):
@@ -191,6 +196,7 @@ def _follow_by_sse(session: Session, path: str, chunk: Chunk, same: Incarnation)
         asked_at = session.clock()
         request = Request("GET", path, _live_params("sse", chunk.next_offset, cursor))
         answer = yield from ask(session, request, in_pieces=True, backoff=backoff)
+        same.check_tag(answer)
         url = session.url
         try:
             events = _Pieces(answer, chunk.content_type)

@@ -14,7 +14,7 @@ import anyio.to_thread
 import msgspec
 from msgspec import UNSET
 
-from streamd.client import AsyncStream, Chunk, OffsetGone
+from streamd.client import AsyncStream, Chunk, InvalidRequest, OffsetGone, StreamReplaced
 from streamd.state.consumer import Consumer, Plan
 from streamd.state.db.collections import Collection
 from streamd.state.db.compacting import Compactor
@@ -35,6 +35,7 @@ from streamd.state.events import (
 )
 from streamd.state.policies import Policies
 from streamd.state.tables import ABSENT
+from streamd.streams.content import JSON, InvalidJson, is_json
 
 T = TypeVar("T")
 
@@ -255,31 +256,48 @@ class StreamDB:
                 return
             except OffsetGone:
                 await self._begin_with_snapshot()
+            except (StreamReplaced, InvalidRequest):
+                # The offset is of a stream that was deleted, or the server's fault.
+                if not await self._check_incarnation():
+                    raise
 
     async def _begin_with_snapshot(self) -> None:
         """Start over with the stream's snapshot: messages that are needed were trimmed."""
         snapshot = await read_snapshot(self._stream)
-        plan = await anyio.to_thread.run_sync(self._consumer.plan, snapshot.data)
+        plan = await self._planned(snapshot.data)
         plan.clears = plan.restarts = True
         await self._apply(plan, snapshot.offset, self._incarnation)
 
-    async def _check_incarnation(self) -> None:
-        """Start over if the stream was deleted and created again since the store's last run."""
-        incarnation = incarnation_of(await self._stream.head())
-        if self._incarnation not in ("", incarnation):
+    async def _check_incarnation(self) -> bool:
+        """Start over if the stream was deleted and created again; returns whether it was."""
+        info = await self._stream.head()
+        if not is_json(info.content_type):
+            raise StateError(
+                f"{self._stream.name} is a stream of {info.content_type}; state needs {JSON}"
+            )
+        incarnation = incarnation_of(info)
+        is_another = self._incarnation not in ("", incarnation)
+        if is_another:
             await self._apply(Plan(clears=True, restarts=True), _START, incarnation)
         self._incarnation = incarnation
+        return is_another
 
     async def _take(self, chunk: Chunk) -> None:
         if not chunk.empty:
-            if self._store is None and len(chunk.data) < _SMALL_BYTES:
-                plan = self._consumer.plan(chunk.data)
-            else:
-                plan = await anyio.to_thread.run_sync(self._consumer.plan, chunk.data)
+            plan = await self._planned(chunk.data)
             await self._apply(plan, chunk.next_offset, self._incarnation)
         if chunk.up_to_date:
             self._is_ready = True
             self._ready.set()
+
+    async def _planned(self, array: bytes) -> Plan:
+        try:
+            if self._store is None and len(array) < _SMALL_BYTES:
+                return self._consumer.plan(array)
+            return await anyio.to_thread.run_sync(self._consumer.plan, array)
+        except InvalidJson as error:
+            name = self._stream.name
+            raise StateError(f"what the server sent of {name} is not JSON: {error}") from error
 
     async def _apply(self, plan: Plan, next_offset: str, incarnation: str) -> None:
         """Keep a plan, and then show it: nobody sees what a crash could take back."""

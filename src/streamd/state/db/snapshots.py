@@ -42,6 +42,6 @@ async def summary_of(stream: AsyncStream, snapshot: Snapshot) -> Summary:
 
 
 def incarnation_of(info: StreamInfo) -> str:
-    """Which of the streams that had this name it is; '' if the server does not tell."""
+    """Which of the streams that had this name it is; empty if the server does not tell."""
     found = _INCARNATION.match(info.etag or "")
     return found[1] if found else ""
