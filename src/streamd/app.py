@@ -20,7 +20,7 @@ the object store does. The stores belong to the caller, which closes them last.
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -270,16 +270,20 @@ class App:
         self.service = Service(
             self.node, self.hub, config.server, cursors, self.authority, self.trail
         )
+        self._operate = self._operations()
+        serves = needs.is_operation if config.admin.listen is None else needs.is_for_clients
+        self.application = StreamApplication(self.service, self._operate, serves)
+
+    def _operations(self) -> Callable[[Request], Awaitable[Response]]:
+        """What answers operators."""
         held = partial(holdings, self.service, self._doors)
-        ops = create_ops_app(self.metrics, self.node, environment.secrets, held)
+        ops = create_ops_app(self.metrics, self.node, self._environment.secrets, held)
         needs.check_declared(needs.handled_operations(ops.url_map.iter_rules()), needs.OPERATIONS)
 
         async def operate(request: Request) -> Response:
             return await call_asgi(ops, request)  # type: ignore[arg-type]
 
-        self._operate = operate
-        serves = needs.is_operation if config.admin.listen is None else needs.is_for_clients
-        self.application = StreamApplication(self.service, operate, serves)
+        return operate
 
     def _trail(self) -> AuditTrail | None:
         """The audit trail, if one is configured; nothing is opened yet."""

@@ -24,17 +24,13 @@ def test_a_named_private_ca_is_trusted(tmp_path: Path) -> None:
     issued.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
     certificate = str(tmp_path / "server.pem")
     environment = {"STREAMD_SERVER_TLS_CERT": certificate, "STREAMD_SERVER_TLS_KEY": certificate}
-    server = ServerProcess(tmp_path / "data", environment=environment)
-    try:
-        server.start()
-        streamd = Shell(f"https://127.0.0.1:{server.port}")
+    with ServerProcess(tmp_path / "data", environment=environment) as server:
+        streamd = Shell(server.url)
         trusting = ("--cacert", str(tmp_path / "ca.pem"))
-        streamd("create", "secret", "--retry-for", "30", *trusting)
+        streamd("create", "secret", *trusting)
         streamd("append", "secret", *trusting, given=b"hush")
         assert streamd("read", "secret", *trusting) == b"hush"
         assert "CERTIFICATE_VERIFY_FAILED" in streamd.fails(3, "read", "secret")
-    finally:
-        server.kill()
 
 
 def test_a_client_certificate_is_shown(tmp_path: Path) -> None:

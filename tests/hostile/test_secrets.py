@@ -20,6 +20,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 import zstandard
+from minio.error import S3Error
 
 from streamd.auth.tokens import SECRET_BYTES, digest_of, mint
 from tests.auth.provider import AUDIENCE, ISSUER, claims, key_set, signing_key
@@ -288,8 +289,13 @@ def objects_of(scene: Scene) -> bytes:
     client = scene.minio.client()
     found = b""
     for listed in client.list_objects(BUCKET, recursive=True):
-        with client.get_object(BUCKET, listed.object_name) as answer:
-            data = answer.read()
+        try:
+            with client.get_object(BUCKET, listed.object_name) as answer:
+                data = answer.read()
+        except S3Error as error:
+            if error.code != "NoSuchKey":
+                raise
+            continue  # It was removed after it was listed.
         found += listed.object_name.encode() + data + uncompressed(data)
     return found
 
