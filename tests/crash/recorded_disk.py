@@ -47,7 +47,8 @@ class Call:
 
 def record(command: Sequence[str], trace: Path) -> None:
     """Run a Python script under strace, with all that it does to files written to `trace`."""
-    tracing = ["strace", "-f", "-qq", "-y", "-xx", "-s", str(_MOST_BYTES), "-o", str(trace)]
+    tracing = ["strace", "-f", "--seccomp-bpf", "-qq", "-y", "-xx"]
+    tracing += ["-s", str(_MOST_BYTES), "-o", str(trace)]
     subprocess.run(
         [*tracing, "-e", f"trace={_CALLS}", sys.executable, *command],
         check=True,

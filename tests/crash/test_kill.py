@@ -57,7 +57,7 @@ def test_no_append_is_answered_before_its_sync_has_ended(tmp_path: Path) -> None
     """A killed process loses nothing that was written, synced or not; only the order of the
     system calls shows that a power cut would not either."""
     trace = tmp_path / "trace"
-    wrapper = ["strace", "-f", "-qq", "-s", "20", "-o", str(trace)]
+    wrapper = ["strace", "-f", "--seccomp-bpf", "-qq", "-s", "20", "-o", str(trace)]
     wrapper += ["-e", "trace=fdatasync,sendto"]
     workload = Workload()
     with ServerProcess(tmp_path / "data", wrapper=wrapper) as server:
