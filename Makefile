@@ -14,8 +14,8 @@ ARGS ?=
 # The Python for the set-up; by default the first that is new enough.
 PYTHON ?=
 # Tests of one file share their servers, so a file is never split; Spark's share one session.
-# One process more than cores: tests that start, kill and stall servers wait much of their time.
-WORKERS ?= $(shell expr $$(nproc) + 1)
+# Two processes more than cores: tests that start, kill and stall servers wait much of their time.
+WORKERS ?= $(shell expr $$(nproc) + 2)
 # Container images set it, and then every server of the tests would compile its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -101,7 +101,7 @@ audit-test: $(READY) ## Run all tests of the audit and of Spark, the long ones i
 	AUDIT_TESTS=all $(BIN)/python -m pytest tests/spark $(ARGS)
 
 sim: $(READY) ## Run only the simulations and their planted bugs (SEEDS=8000: a long run; SEED=17: one)
-	@$(BIN)/python -m pytest $(SIM_HEARTS) $(ARGS) & hearts=$$!; \
+	@export SEEDS=$${SEEDS:-300}; $(BIN)/python -m pytest $(SIM_HEARTS) $(ARGS) & hearts=$$!; \
 	$(BIN)/python -m pytest tests/sim $(ARGS) || nodes=$$?; \
 	wait $$hearts && exit $${nodes:-0}
 

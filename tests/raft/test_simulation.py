@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tests.raft.simulation import run_seed
 
 STEPS = 6000
-SEEDS = int(os.environ.get("SEEDS", "300"))
+SEEDS = int(os.environ.get("SEEDS", "150"))
 
 
 def test_invariants_hold_under_random_faults(summary: Callable[[str], None]) -> None:
@@ -24,7 +24,7 @@ def test_invariants_hold_under_random_faults(summary: Callable[[str], None]) -> 
         counted += simulation.counted
         counted["committed"] += simulation.checker.committed_index
     summary(f"hearts, {len(seeds)} seeds: {dict(counted)}")
-    if not only and SEEDS >= 300:
+    if not only and SEEDS >= 150:
         for what in (
             "committed",
             "crashes",
@@ -63,7 +63,7 @@ def test_invariants_hold_under_random_faults(summary: Callable[[str], None]) -> 
 
 def test_a_seed_replays_exactly() -> None:
     only = os.environ.get("SEED")
-    for seed in [int(only)] if only else range(SEEDS if SEEDS > 300 else 30):
+    for seed in [int(only)] if only else range(SEEDS if SEEDS > 300 else 15):
         first, second = run_seed(seed, STEPS), run_seed(seed, STEPS)
         assert first.digest == second.digest
         assert first.counted == second.counted

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -29,6 +31,9 @@ from tests.spark.plain_replay import LogEntry, Replayed, StateRows, log_frame, p
 from tests.spark.random_log import RandomLog
 from tests.streams.driver import Driver
 from tests.streams.test_model import MachineAgainstLists
+
+ALL = os.environ.get("AUDIT_TESTS") == "all"
+EXAMPLES = 200 if ALL else 50
 
 _NOT_JUDGED = (
     "flush-cold", "drop-slices", "move-slices", "forget-packs", "archived", "scrubbed",
@@ -128,10 +133,12 @@ class ModelAgainstMachine(MachineAgainstLists):
 
 
 TestModelAgainstMachine = ModelAgainstMachine.TestCase
-TestModelAgainstMachine.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestModelAgainstMachine.settings = settings(
+    max_examples=EXAMPLES, stateful_step_count=50, deadline=None
+)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(hostile(Command, finding=hostile(VerifiedPosition)), min_size=1, max_size=8),
     st.integers(0, 200),
@@ -174,7 +181,7 @@ def test_a_long_log_has_the_same_outcomes_as_in_the_machine(seed: int, quotas: b
     assert bool(results & {"bucket-full", "stream-full", "too-many-streams"}) == quotas
 
 
-@pytest.mark.parametrize("quotas", [False, True])
+@pytest.mark.parametrize("quotas", [False, True] if ALL else [True])
 def test_the_replay_in_spark_has_the_same_outcomes(spark: SparkSession, quotas: bool) -> None:
     """Distributed over scopes, with nothing of the log in one place."""
     made = RandomLog(9, 200, wild=False, quotas=quotas)

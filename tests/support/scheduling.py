@@ -20,15 +20,20 @@ TOGETHER = ("tests/spark/",)
 # Minutes for few tests: these run servers and break them, or thousands of schedules.
 LONG_FIRST = (
     "tests/spark/",
-    "tests/jepsen_like/",
-    "tests/sim/",
-    "tests/objectstore/nodes/",
-    "tests/crash/",
     "tests/conformance/",
-    "tests/hostile/",
+    "tests/workers/",
+    "tests/jepsen_like/",
+    "tests/crash/",
+    "tests/sim/",
     "tests/cluster/",
+    "tests/objectstore/nodes/",
+    "tests/hostile/",
+    "tests/releases/",
+    "tests/client/",
+    "tests/objectstore/",
+    "tests/state_db/",
     "tests/streams/test_model",
-    "tests/raft/test_simulation",
+    "tests/raft/",
 )
 
 
