@@ -13,19 +13,18 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from streamd.app import App, Environment
-from streamd.blocking import OneThread
+from streamd.app import Environment
 from streamd.cluster.cluster import Cluster
 from streamd.config import ClusterConfig, ColdConfig, Config, ServerConfig
 from streamd.group.stores import Stores
 from streamd.http.application import StreamApplication
-from streamd.http.live import Hub
 from streamd.http.messages import Request, Response
 from streamd.node.node import Node
 from streamd.raft.messages import Message
 from streamd.storage.errors import StorageError
 from streamd.storage.install import install
 from streamd.tiering.async_store import AsyncObjectStore
+from tests.sim.application import CountingHub, SimulatedApp
 from tests.sim.cold import ColdStore
 from tests.sim.disk import Disk, Trap
 from tests.sim.network import Network, Port, address_of
@@ -50,40 +49,6 @@ class NotThere(Exception):
 
 class ConnectionLost(Exception):
     """The node ended with the request."""
-
-
-class _CountingHub(Hub):
-    """Live readers; counts the Raft snapshots that were installed."""
-
-    def __init__(self, clock_ms: Callable[[], int], counted: Counter[str]) -> None:
-        super().__init__(clock_ms, 1000)
-        self._counted = counted
-
-    def start_over(self, group_id: int) -> None:
-        self._counted["Raft snapshot installs"] += 1
-        super().start_over(group_id)
-
-
-class _App(App):
-    """Writes to the simulated disk while it is built, too: it may reset its log."""
-
-    call_now: Callable[..., bool | None]
-
-    def _build(self, cold: AsyncObjectStore | None, in_log_thread: OneThread) -> None:
-        def build() -> bool:
-            super(_App, self)._build(cold, in_log_thread)
-            return True
-
-        if self.call_now(build) is None:
-            raise Crashed(powerless=False)
-
-    def _operations(self) -> Callable[[Request], Awaitable[Response]]:
-        """Operators call the node itself here; to build their routes takes a tenth of a run."""
-
-        async def operate(request: Request) -> Response:
-            raise AssertionError(f"an operator sent {request.method} {request.path!r}")
-
-        return operate
 
 
 class Life:
@@ -249,8 +214,8 @@ class Host:
             network=Port(self._network, self.node_id),
             cold=self._cold(life),
         )
-        hub = _CountingHub(self.clock_ms, self._counted)
-        app = _App(self._config, stores, environment, hub=hub)
+        hub = CountingHub(self.clock_ms, self._counted)
+        app = SimulatedApp(self._config, stores, environment, hub=hub)
         app.call_now = partial(self._now, life)
         assert app.cluster is not None
         self._count_forwards(app.cluster)
