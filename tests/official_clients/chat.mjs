@@ -1,12 +1,11 @@
 // A chat with the AI SDK, as the README of `@durable-streams/aisdk-transport` builds it: an app that
-// writes answers to streams at one URL and has them read at another, and pages. Each line of input is
-// a JSON list, a command and its arguments; each is answered by a line of JSON.
+// writes answers to streams at one URL and has them read at another, and pages.
 import { createServer } from "node:http"
-import { createInterface } from "node:readline"
 import { createDurableChatTransport, toDurableStreamResponse } from "@durable-streams/aisdk-transport"
 import { AbstractChat, convertToModelMessages, stepCountIs, streamText, tool } from "ai"
 import { MockLanguageModelV3 } from "ai/test"
 import { z } from "zod"
+import { serve, shown } from "./commands.mjs"
 
 const [writeRoot, readRoot] = process.argv.slice(2)
 // The transport leaves `closed` of a failed read without a handler: a browser logs that, Node ends.
@@ -115,7 +114,6 @@ class Page extends AbstractChat {
 }
 
 const pages = new Map()
-const later = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds))
 
 const commands = {
   open: (name, id) => pages.set(name, new Page(id)).get(name).view(),
@@ -127,17 +125,8 @@ const commands = {
     for (const part of said) await script.write(part)
   },
   // Answers with the page once it shows this.
-  until: async (name, wanted) => {
-    const page = pages.get(name)
-    const shows = () => Object.entries(wanted).every(([key, value]) => page.view()[key] === value)
-    for (const end = Date.now() + 45_000; !shows() && Date.now() < end; ) await later(5)
-    return page.view()
-  },
+  until: (name, wanted) => shown(pages.get(name), wanted),
   written: async () => (await Promise.allSettled(writes)).map(({ status }) => status),
 }
 
-for await (const line of createInterface({ input: process.stdin })) {
-  const [command, ...given] = JSON.parse(line)
-  console.log(JSON.stringify((await commands[command](...given)) ?? null))
-}
-process.exit(0)
+await serve(commands)

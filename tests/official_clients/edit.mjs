@@ -1,13 +1,11 @@
-// Edits Yjs documents through `YjsProvider` and `YjsServer`, both as published. Each line of input is a
-// JSON list, a command and its arguments; each is answered by a line of JSON.
-import { createInterface } from "node:readline"
+// Edits Yjs documents through `YjsProvider` and `YjsServer`, both as published.
 import { YjsProvider } from "@durable-streams/y-durable-streams"
 import { YjsServer } from "@durable-streams/y-durable-streams/server"
 import { Awareness } from "y-protocols/awareness"
 import * as Y from "yjs"
+import { patiently, serve, shown } from "./commands.mjs"
 
 const [dsServerUrl] = process.argv.slice(2)
-const print = console.log
 console.log = () => {} // The server tells of each snapshot there.
 const server = new YjsServer({ dsServerUrl, compactionThreshold: 1000 })
 const baseUrl = `${await server.start()}/v1/yjs/editing`
@@ -30,7 +28,6 @@ class Editor {
 }
 
 const editors = new Map()
-const later = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds))
 const last = async (docId) => {
   const answer = await fetch(`${baseUrl}/docs/${docId}?offset=snapshot`, { redirect: "manual" })
   return new URL(answer.headers.get("location"), baseUrl).searchParams.get("offset")
@@ -56,28 +53,20 @@ const commands = {
   merge: (name, from) => Y.applyUpdate(editors.get(name).doc, Y.encodeStateAsUpdate(editors.get(from).doc)),
   // Answers with the offset of the snapshot once it is another than this.
   snapshot: async (docId, before) => {
-    while ((await last(docId)) === before) await later(20)
-    return last(docId)
+    let offset = before
+    while (offset === before) offset = await last(docId)
+    return offset
   },
   // Answers with the editor once it shows this.
-  until: async (name, wanted) => {
-    const editor = editors.get(name)
-    const shows = () => Object.entries(wanted).every(([key, value]) => editor.view()[key] === value)
-    for (const end = Date.now() + 45_000; !shows() && Date.now() < end; ) await later(5)
-    return editor.view()
-  },
+  until: (name, wanted) => shown(editors.get(name), wanted),
   // Answers with the text once all have the same document.
   agree: async (...names) => {
     const states = () => names.map((name) => Y.encodeStateVector(editors.get(name).doc).toString())
     const texts = () => names.map((name) => editors.get(name).text.toString())
     const agree = () => new Set(states()).size === 1 && new Set(texts()).size === 1
-    for (const end = Date.now() + 45_000; !agree() && Date.now() < end; ) await later(5)
+    await patiently(agree)
     return [...new Set(texts())]
   },
 }
 
-for await (const line of createInterface({ input: process.stdin })) {
-  const [command, ...given] = JSON.parse(line)
-  print(JSON.stringify((await commands[command](...given)) ?? null))
-}
-process.exit(0)
+await serve(commands)

@@ -1,8 +1,6 @@
 // A chat session with TanStack AI, as the README of `@durable-streams/tanstack-ai-transport` builds
-// it: an app that keeps one stream for a session, and pages. Each line of input is a JSON list, a
-// command and its arguments; each is answered by a line of JSON.
+// it: an app that keeps one stream for a session, and pages.
 import { createServer } from "node:http"
-import { createInterface } from "node:readline"
 import { Readable } from "node:stream"
 import {
   durableStreamConnection,
@@ -11,6 +9,7 @@ import {
 } from "@durable-streams/tanstack-ai-transport"
 import { chat, toolDefinition } from "@tanstack/ai"
 import { ChatClient } from "@tanstack/ai-client"
+import { serve, shown } from "./commands.mjs"
 
 const [root] = process.argv.slice(2)
 // The transport leaves `closed` of a failed read without a handler: a browser logs that, Node ends.
@@ -100,7 +99,6 @@ class Page {
 }
 
 const pages = new Map()
-const later = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds))
 const snapshot = (id) => materializeSnapshotFromDurableStream({ readUrl: `${root}/${id}` })
 
 const commands = {
@@ -115,16 +113,7 @@ const commands = {
     for (const part of said) await script.write(part)
   },
   // Answers with the page once it shows this.
-  until: async (name, wanted) => {
-    const page = pages.get(name)
-    const shows = () => Object.entries(wanted).every(([key, value]) => page.view()[key] === value)
-    for (const end = Date.now() + 45_000; !shows() && Date.now() < end; ) await later(5)
-    return page.view()
-  },
+  until: (name, wanted) => shown(pages.get(name), wanted),
 }
 
-for await (const line of createInterface({ input: process.stdin })) {
-  const [command, ...given] = JSON.parse(line)
-  console.log(JSON.stringify((await commands[command](...given)) ?? null))
-}
-process.exit(0)
+await serve(commands)
