@@ -13,11 +13,21 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import anyio
 import pytest
 
 from streamd.client import AsyncClient
 from streamd.state import StateSchema, collection
-from streamd.state.db import SQLite, StoreConflict, StoreError, StreamDB
+from streamd.state.db import (
+    SQLite,
+    StoreConflict,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StreamDB,
+)
+from streamd.state.db.sqlite import Copied
 from tests.state.events import ABSENT, batch, change, control
 from tests.state_db.chat import Chat, Stream, User, names, run, wait_until
 from tests.state_db.copies import assert_true, kept
@@ -124,6 +134,98 @@ def test_two_databases_on_one_file_cannot_both_write(
 def refused(match: str) -> Iterator[None]:
     with pytest.raises(StoreError, match=match):
         yield
+
+
+class LimitedStore(SQLite):
+    """A store on a connection with a limit."""
+
+    def __init__(self, path: Path, limit: str) -> None:
+        super().__init__(path)
+        self._limit = limit
+
+    def _opened(self, stream: str, schema: str) -> Copied:
+        copied = super()._opened(stream, schema)
+        self._execute(self._limit)
+        return copied
+
+
+class TestDisks:
+    @pytest.mark.parametrize(
+        ("limit", "error"),
+        [
+            ("PRAGMA max_page_count = 10", StoreFull),
+            ("PRAGMA query_only = ON", StoreReadOnly),
+        ],
+    )
+    def test_a_disk_that_takes_no_more_loses_nothing(
+        self,
+        stream: Stream,
+        backend: str,
+        tmp_path: Path,
+        limit: str,
+        error: type[StoreError],
+    ) -> None:
+        path = tmp_path / "state.db"
+        events = [ANN]
+        stream.append(ANN)
+
+        async def block() -> None:
+            async with stream.ready(store=LimitedStore(path, limit)) as db:
+                assert names(db) == {"1": "Ann"}
+                for number in range(10):
+                    events.append(change("insert", f"long-{number}", {"name": "x" * 20_000}))
+                    stream.append(events[-1])
+                await anyio.sleep_forever()
+
+        async def main() -> None:
+            async with stream.ready(store=SQLite(path)):
+                pass
+            with pytest.raises(error):
+                await block()
+            assert_true(path, events)
+            async with stream.ready(store=SQLite(path)) as db:
+                assert len(db.users) == 11
+            assert assert_true(path, events).events == 11
+
+        run(backend, main)
+
+    def test_a_file_in_no_directory_cannot_be_written(
+        self, stream: Stream, backend: str, tmp_path: Path
+    ) -> None:
+        async def main() -> None:
+            with pytest.raises(StoreReadOnly, match="unable to open"):
+                async with stream.ready(store=SQLite(tmp_path / "none" / "state.db")):
+                    pass
+
+        run(backend, main)
+
+    @pytest.mark.parametrize("damage", ["pages", "value"])
+    def test_a_damaged_file_is_refused_and_made_again_without_it(
+        self, stream: Stream, backend: str, tmp_path: Path, damage: str
+    ) -> None:
+        """A row that is dropped in silence would be lost: the offset is after its change."""
+        path = tmp_path / "state.db"
+        for number in range(50):
+            stream.append(change("insert", str(number), {"name": "x" * 1000}))
+
+        async def main() -> None:
+            async with stream.ready(store=SQLite(path)):
+                pass
+            if damage == "pages":
+                whole = path.read_bytes()
+                path.write_bytes(whole[:8192] + b"\xff" * (len(whole) - 8192))
+            else:
+                with closing(sqlite3.connect(path)) as file, file:
+                    file.execute("UPDATE rows SET value = substr(value, 1, 30) WHERE key = '7'")
+            for _ in range(2):
+                with pytest.raises(StoreCorrupt):
+                    async with stream.ready(store=SQLite(path)):
+                        pass
+            path.unlink()
+            async with stream.ready(store=SQLite(path)) as db:
+                assert len(db.users) == 50
+
+        run(backend, main)
 
 
 class TestFiles:

@@ -27,6 +27,7 @@ from streamd.state.materialized import MissingValue
 from streamd.state.policies import Policies, StreamReset, UnknownType
 from streamd.state.schemas import InvalidValue, plain_json
 from streamd.state.tables import ABSENT, Table
+from streamd.streams.content import json_value
 
 _MAX_WARNINGS = 10
 _LOADED = ChangeHeaders("upsert")
@@ -189,14 +190,18 @@ class Consumer:
     def load(self, rows: Iterable[Row]) -> Plan:
         """Fill the tables with what a store has kept; returns the warnings about it.
 
-        Raises `InvalidValue` where that is the policy.
+        Raises `InvalidValue` where that is the policy, and `InvalidJson` for what no store kept.
         """
         plan = Plan()
         for type_, key, text in rows:
             table = self._by_type.get(type_)
             if table is not None:
-                event = RawChangeEvent(type_, key, _LOADED, msgspec.Raw(text))
-                value = self._value(table.definition, event, text, plan)
+                try:
+                    value = table.definition.decode(key, text)
+                except InvalidValue:
+                    json_value(text)
+                    event = RawChangeEvent(type_, key, _LOADED, msgspec.Raw(text))
+                    value = self._value(table.definition, event, text, plan)
                 if value is not ABSENT:
                     table.put(key, value)
         return plan

@@ -25,7 +25,14 @@ from streamd.state.db.compacting import compact
 from streamd.state.db.database import StreamDB
 from streamd.state.db.feeds import Feed, FeedOverflow
 from streamd.state.db.snapshots import ForeignSnapshot
-from streamd.state.db.sqlite import SQLite, StoreConflict, StoreError
+from streamd.state.db.sqlite import (
+    SQLite,
+    StoreConflict,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+)
 from streamd.state.db.writes import DatabaseClosed, Overtaken
 
 __all__ = [
@@ -37,7 +44,10 @@ __all__ = [
     "Overtaken",
     "SQLite",
     "StoreConflict",
+    "StoreCorrupt",
     "StoreError",
+    "StoreFull",
+    "StoreReadOnly",
     "StreamDB",
     "compact",
 ]

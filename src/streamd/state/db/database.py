@@ -22,7 +22,7 @@ from streamd.state.db.feeds import Feeds
 from streamd.state.db.finishing import finish
 from streamd.state.db.lanes import Lanes
 from streamd.state.db.snapshots import incarnation_of, read_snapshot
-from streamd.state.db.sqlite import Copied, SQLite
+from streamd.state.db.sqlite import Copied, SQLite, StoreCorrupt
 from streamd.state.db.writes import DatabaseClosed, Writes
 from streamd.state.definition import CollectionDefinition, StateSchema
 from streamd.state.events import (
@@ -223,8 +223,11 @@ class StreamDB:
         try:
             for rows in store.rows():
                 self._warn(self._consumer.load(rows))
-        except BaseException:
+        except BaseException as error:
             store.close()
+            self._consumer.clear()
+            if isinstance(error, InvalidJson):
+                raise StoreCorrupt(f"a row of {self._stream.name} is not JSON: {error}") from error
             raise
         return copied
 

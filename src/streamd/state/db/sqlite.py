@@ -57,6 +57,30 @@ class StoreConflict(StoreError):
     """Another process writes to this copy of the stream."""
 
 
+class StoreFull(StoreError):
+    """The disk is full. What was committed stays, and the stream has the rest."""
+
+
+class StoreReadOnly(StoreError):
+    """The file or its directory cannot be written."""
+
+
+class StoreCorrupt(StoreError):
+    """The file is damaged. Without it the copy is made again from the stream."""
+
+
+# By SQLite's result codes (sqlite.org/rescode.html).
+_KINDS: dict[int, type[StoreError]] = {
+    3: StoreReadOnly,  # SQLITE_PERM
+    5: StoreConflict,  # SQLITE_BUSY: after 30 s
+    8: StoreReadOnly,  # SQLITE_READONLY
+    11: StoreCorrupt,  # SQLITE_CORRUPT
+    13: StoreFull,  # SQLITE_FULL
+    14: StoreReadOnly,  # SQLITE_CANTOPEN
+    26: StoreCorrupt,  # SQLITE_NOTADB
+}
+
+
 class Copied(NamedTuple):
     """How far a copy of a stream goes; without rows, `next_offset` is "-1"."""
 
@@ -216,4 +240,5 @@ def _errors(path: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise StoreError(f"{path}: {error}") from error
+        kind = _KINDS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, StoreError)
+        raise kind(f"{path}: {error}") from error
