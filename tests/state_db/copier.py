@@ -1,7 +1,9 @@
-"""`python -m tests.state_db.copier URL STREAM FILE [STATEMENT]`: copy a stream into SQLite, once.
+"""`python -m tests.state_db.copier URL STREAM FILE [END]`: copy a stream into SQLite, once.
 
-With a STATEMENT it kills itself, as `kill -9` would, where SQLite begins the statement of that
-number. It prints `copied` at its end.
+With an END it is killed: a number is that of the statement at whose beginning SQLite kills the
+process, as `kill -9` would. `copy:SECONDS` is processor time since it opened the file, after which
+the kernel ends it wherever it is; `compact:SECONDS` is the same for publishing a snapshot. It
+prints `copied` at its end.
 """
 
 from __future__ import annotations
@@ -10,12 +12,13 @@ import os
 import signal
 import sqlite3
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 
-from streamd.client import AsyncClient
-from streamd.state.db import SQLite, StreamDB
+from streamd.client import AsyncClient, AsyncStream
+from streamd.state.db import SQLite, StreamDB, compact
 from tests.state_db.chat import Chat
 
 
@@ -35,22 +38,48 @@ class DyingConnection(sqlite3.Connection):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def main(url: str, name: str, path: str) -> None:
+def on_connect(connect: Callable[..., sqlite3.Connection]) -> None:
+    """Open databases by this function."""
+    sqlite3.connect = connect  # type: ignore[assignment]
+
+
+def end_after(seconds: float) -> None:
+    """Let the kernel end this process, which has no handler for the signal."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+async def copy(stream: AsyncStream, path: str) -> None:
+    db = StreamDB(Chat, stream, store=SQLite(path))
+    await db.preload()
+    await db.close()
+
+
+async def main(*words: str) -> None:
+    url, name, path, end = (*words, "")[:4]
+    task, _, seconds = end.rpartition(":")
+    connect = sqlite3.connect
+    if end and not task:
+        DyingConnection.left = int(end)
+        on_connect(lambda *args, **options: connect(*args, factory=DyingConnection, **options))
+    elif task == "copy":
+
+        def timed(*args: Any, **options: Any) -> sqlite3.Connection:
+            end_after(float(seconds))
+            connection: sqlite3.Connection = connect(*args, **options)
+            return connection
+
+        on_connect(timed)
     async with AsyncClient(url) as client:
-        db = StreamDB(Chat, client.stream(name), store=SQLite(path))
-        await db.preload()
-        await db.close()
+        stream = client.stream(name)
+        if task == "compact":
+            await stream.head()
+            end_after(float(seconds))
+            await compact(stream, longer_than=0)
+        else:
+            await copy(stream, path)
+        signal.setitimer(signal.ITIMER_PROF, 0)
     print("copied", flush=True)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 4:
-        DyingConnection.left = int(sys.argv[4])
-        connect = sqlite3.connect
-
-        def dying(*args: Any, **options: Any) -> sqlite3.Connection:
-            return connect(*args, factory=DyingConnection, **options)
-
-        sqlite3.connect = dying  # type: ignore[assignment]
-    url, name, path = sys.argv[1:4]
-    anyio.run(main, url, name, path)
+    anyio.run(main, *sys.argv[1:])

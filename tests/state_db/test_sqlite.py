@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import anyio
@@ -28,7 +24,7 @@ from streamd.state.db import (
     StreamDB,
 )
 from streamd.state.db.sqlite import Copied
-from tests.state.events import ABSENT, batch, change, control
+from tests.state.events import change, control
 from tests.state_db.chat import Chat, Stream, User, names, run, wait_until
 from tests.state_db.copies import assert_true, kept
 
@@ -368,68 +364,3 @@ class TestStartingOver:
             assert kept(path).events == 3
 
         run(backend, main)
-
-
-def copier(stream: Stream, path: Path, *more: str) -> subprocess.Popen[str]:
-    words = [stream.server_url, stream.name, str(path), *more]
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.state_db.copier", *words],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def random_events(random: Random, count: int) -> list[Any]:
-    events: list[Any] = []
-    for number in range(count):
-        if random.random() < 0.01:
-            events.append(control("reset"))
-            continue
-        operation = random.choice(["insert", "update", "upsert", "delete"])
-        value = ABSENT if operation == "delete" else {"name": f"{number}-{'x' * 1500}"}
-        events.append(change(operation, str(random.randrange(20)), value))
-    return events
-
-
-def test_a_kill_at_any_statement_neither_loses_nor_repeats_a_change(
-    stream: Stream, tmp_path: Path
-) -> None:
-    """Each process is killed a little further on in its work, until one comes to the end."""
-    path, random = tmp_path / "state.db", Random(15)
-    events = random_events(random, 2000)  # three chunks of a read
-    for at in range(0, len(events), 500):
-        stream.append(batch(*events[at : at + 500]))
-    statement, found = 1, []
-    while True:
-        with copier(stream, path, str(statement)) as process:
-            printed, _ = process.communicate(timeout=60)
-        found.append(assert_true(path, events).events)
-        if process.returncode == 0:
-            break
-        assert (process.returncode, printed) == (-signal.SIGKILL, "")
-        statement += random.randrange(2, 12)
-    assert printed == "copied\n"
-    assert found[-1] == len(events)
-    assert found == sorted(found)
-    assert len(set(found)) > 2, "kills fell between commits"
-
-
-def test_a_kill_from_outside_neither_loses_nor_repeats_a_change(
-    stream: Stream, tmp_path: Path
-) -> None:
-    path, random = tmp_path / "state.db", Random(16)
-    events = random_events(random, 6000)
-    done = 0
-    while done < len(events):
-        stream.append(batch(*events[done : done + 1500]))
-        done += 1500
-        with copier(stream, path) as process:
-            seen = kept(path)
-            while process.poll() is None and kept(path) == seen:
-                pass
-            process.kill()
-        assert_true(path, events)
-    with copier(stream, path) as process:
-        assert process.communicate(timeout=60)[0] == "copied\n"
-    assert assert_true(path, events).events == len(events)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Awaitable, Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -338,6 +340,62 @@ def test_a_stream_that_is_not_json_is_refused(stream: Stream, backend: str) -> N
                     await db.ready()
 
     run(backend, main)
+
+
+def test_large_values_arrive(stream: Stream, backend: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        for store in (None, SQLite(tmp_path / "state.db")):
+            async with stream.ready(store=store) as db:
+                for length in (1_000_000, 8_000_000):
+                    await db.users.upsert(User("1", "ü" * length))
+                    assert db.users["1"].name == "ü" * length
+
+    run(backend, main)
+
+
+class Garbage(BaseHTTPRequestHandler):
+    """A server whose answers say that they are JSON."""
+
+    body = b""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(self.body)))
+        self.send_header("Stream-Next-Offset", "1")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(self.body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (its name)
+        pass
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b"[1,", b'["\xff"]', b"[" * 100_000])
+def test_garbage_is_an_error_and_changes_nothing(backend: str, tmp_path: Path, body: bytes) -> None:
+    garbage = ThreadingHTTPServer(("127.0.0.1", 0), type("This", (Garbage,), {"body": body}))
+    serving = threading.Thread(target=garbage.serve_forever)
+    serving.start()
+
+    async def main() -> None:
+        url = f"http://127.0.0.1:{garbage.server_port}"
+        for store in (None, SQLite(tmp_path / "state.db")):
+            async with AsyncClient(url) as client:
+                db = StreamDB(Chat, client.stream("state/garbage"), store=store)
+                with pytest.raises(StateError, match="is not JSON"):
+                    await db.preload()
+                assert (db.offset, names(db)) == ("-1", {})
+                await db.close()
+
+    try:
+        run(backend, main)
+    finally:
+        garbage.shutdown()
+        serving.join()
+        garbage.server_close()
 
 
 class TestClosing:
