@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Struct
 
-from streamd.state.definition import CollectionDefinition, StateSchema
+from streamd.state.definition import StateSchema
 from streamd.state.events import (
     ChangeEvent,
     ChangeHeaders,
@@ -41,7 +41,7 @@ class Row(NamedTuple):
     text: bytes
 
 
-class Step(NamedTuple):
+class Step(Struct, gc=False):
     """One change to a table. `text` is the JSON of the value, None for a delete."""
 
     table: Table[Any]
@@ -114,10 +114,14 @@ class Consumer:
                 elif event.value is UNSET:
                     self._on_missing_value(event, plan)
                 else:
-                    text = bytes(event.value)
-                    value = self._value(table.definition, event, text, plan)
-                    if value is not ABSENT:
-                        steps.append(Step(table, event.key, value, text, txid))
+                    key, text = event.key, bytes(event.value)
+                    try:
+                        value = table.definition.decode(key, text)
+                    except InvalidValue as error:
+                        value = self._on_invalid_value(event, text, error, plan)
+                        if value is ABSENT:
+                            continue
+                    steps.append(Step(table, key, value, text, txid))
             elif isinstance(event, ControlEvent):
                 self._plan_control(event, plan)
             else:
@@ -125,24 +129,17 @@ class Consumer:
                 self._on_malformed(event, plan)
         return plan
 
-    def _value(
-        self,
-        definition: CollectionDefinition[Any],
-        event: RawChangeEvent,
-        text: bytes,
-        plan: Plan,
+    def _on_invalid_value(
+        self, event: RawChangeEvent, text: bytes, error: InvalidValue, plan: Plan
     ) -> Any:
-        try:
-            return definition.decode(event.key, text)
-        except InvalidValue as error:
-            policy = self._policies.invalid_value
-            if policy == "error":
-                raise
-            if callable(policy):
-                plain = ChangeEvent(event.type, event.key, event.headers, plain_json(text))
-                return policy(plain, error)
-            plan.warn(f"{_named(event)} is ignored: {error}")
-            return ABSENT
+        policy = self._policies.invalid_value
+        if policy == "error":
+            raise error
+        if callable(policy):
+            plain = ChangeEvent(event.type, event.key, event.headers, plain_json(text))
+            return policy(plain, error)
+        plan.warn(f"{_named(event)} is ignored: {error}")
+        return ABSENT
 
     def _on_unknown_type(self, event: ChangeEvent) -> None:
         if self._policies.unknown_type == "error":
@@ -183,8 +180,8 @@ class Consumer:
         """Change the tables, and tell their observers."""
         if plan.clears:
             self.clear()
-        for table, key, value, _, txid in plan.steps:
-            table.put(key, value, txid)
+        for step in plan.steps:
+            step.table.put(step.key, step.value, step.txid)
         self.in_snapshot = plan.in_snapshot
 
     def load(self, rows: Iterable[Row]) -> Plan:
@@ -198,10 +195,10 @@ class Consumer:
             if table is not None:
                 try:
                     value = table.definition.decode(key, text)
-                except InvalidValue:
+                except InvalidValue as error:
                     json_value(text)
                     event = RawChangeEvent(type_, key, _LOADED, msgspec.Raw(text))
-                    value = self._value(table.definition, event, text, plan)
+                    value = self._on_invalid_value(event, text, error, plan)
                 if value is not ABSENT:
                     table.put(key, value)
         return plan

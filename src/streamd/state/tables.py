@@ -143,8 +143,10 @@ class Table(Mapping[str, T]):
         for field, index in self._indexes.items():
             before, after = _bucket(old, field), _bucket(value, field)
             if before is not after:
-                _remove(index, before, key)
-                _add(index, after, key)
+                if before is not ABSENT:
+                    _remove(index, before, key)
+                if after is not ABSENT:
+                    index.setdefault(after, {})[key] = None
         if value is not ABSENT:
             self._rows[key] = value
         elif old is not ABSENT:
@@ -162,17 +164,13 @@ def _bucket(row: Any, field: str) -> Any:
     """Where an index keeps a row: all unhashable values share one place."""
     if row is ABSENT:
         return ABSENT
-    value = _field(row, field)
+    # As `_field`, without a call: this runs twice for each event and index.
+    value = row.get(field, ABSENT) if isinstance(row, dict) else getattr(row, field, ABSENT)
     try:
         hash(value)
     except TypeError:
         return _UNHASHABLE
     return value
-
-
-def _add(index: dict[Any, dict[str, None]], bucket: Any, key: str) -> None:
-    if bucket is not ABSENT:
-        index.setdefault(bucket, {})[key] = None
 
 
 def _remove(index: dict[Any, dict[str, None]], bucket: Any, key: str) -> None:

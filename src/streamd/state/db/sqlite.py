@@ -181,7 +181,7 @@ class SQLite:
 
     def _commit(self, plan: Plan, next_offset: str, incarnation: str) -> None:
         before = self._copied
-        last = {(table.type, key): text for table, key, _, text, _ in plan.steps}
+        last = {(step.table.type, step.key): step.text for step in plan.steps}
         removed = [place for place, text in last.items() if text is None]
         # In the order of the tree, which touches each page once.
         written = sorted((*place, text) for place, text in last.items() if text is not None)
