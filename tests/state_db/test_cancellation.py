@@ -16,7 +16,8 @@ import trio
 
 from streamd.client import AsyncClient
 from streamd.state.consumer import Plan
-from streamd.state.db import SQLite, StreamDB
+from streamd.state.db import SQLite, StoreError, StreamDB
+from streamd.state.db.sqlite import Copied
 from tests.state.events import change
 from tests.state_db.chat import DEADLINE_S, Chat, Stream, names, run, wait_until
 from tests.state_db.copies import assert_true
@@ -163,6 +164,35 @@ def test_a_block_that_is_cancelled_in_a_commit_leaves_the_copy_right(
             assert names(db) == {"1": "Ann"}
             await wait_until(db, stream.append(BOB))
         assert assert_true(path, [ANN, BOB]).events == 2
+
+    run(backend, main)
+
+
+class HeldOpening(HeldStore):
+    """A store that stops while it opens, and nowhere else."""
+
+    def open(self, stream: str, schema: str) -> Copied:
+        self.entered.set()
+        assert self.passes.wait(DEADLINE_S)
+        return super().open(stream, schema)
+
+
+def test_a_block_that_is_cancelled_as_it_begins_leaves_no_file_open(
+    stream: Stream, backend: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "state.db"
+    stream.append(ANN)
+
+    async def main() -> None:
+        store = HeldOpening(path)
+
+        async def follow() -> None:
+            async with stream.following(store=store):
+                await anyio.sleep_forever()
+
+        await cancelled_in(store, follow)
+        with pytest.raises(StoreError, match="is closed"):
+            store.commit(Plan(), "0")
 
     run(backend, main)
 

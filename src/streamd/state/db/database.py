@@ -125,7 +125,11 @@ class StreamDB:
         if self._tasks is not None:
             raise StateError("a database is entered once")
         self._writes.check()
-        await self._open()
+        try:
+            await self._open()
+        except BaseException:
+            await finish(self._close_store)
+            raise
         self._following = anyio.CancelScope()
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
@@ -194,6 +198,7 @@ class StreamDB:
         async with self._reading:
             if self._store is not None:
                 await anyio.to_thread.run_sync(self._store.close)
+                self._is_open = False
 
     def _end(self, error: Exception) -> None:
         """Nothing comes from the stream any longer. The first error counts."""
@@ -304,11 +309,16 @@ class StreamDB:
 
     async def _apply(self, plan: Plan, next_offset: str, incarnation: str) -> None:
         """Keep a plan, and then show it: nobody sees what a crash could take back."""
-        await finish(partial(self._keep_and_show, plan, next_offset, incarnation))
+        if self._store is None:
+            self._show(plan, next_offset, incarnation)
+        else:
+            await finish(partial(self._keep, self._store, plan, next_offset, incarnation))
 
-    async def _keep_and_show(self, plan: Plan, next_offset: str, incarnation: str) -> None:
-        if self._store is not None:
-            await anyio.to_thread.run_sync(self._store.commit, plan, next_offset, incarnation)
+    async def _keep(self, store: SQLite, plan: Plan, next_offset: str, incarnation: str) -> None:
+        await anyio.to_thread.run_sync(store.commit, plan, next_offset, incarnation)
+        self._show(plan, next_offset, incarnation)
+
+    def _show(self, plan: Plan, next_offset: str, incarnation: str) -> None:
         self._consumer.apply(plan)
         self._offset = next_offset
         if self._compactor is not None:
