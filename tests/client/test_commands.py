@@ -266,6 +266,18 @@ def test_a_closed_pipe_ends_a_command_quietly(streamd: Shell) -> None:
             assert process.stderr.read() == b""
 
 
+def test_a_refusal_shows_while_an_append_waits_for_input(streamd: Shell) -> None:
+    """A log that grows slowly must not go to a stream that takes nothing."""
+    streamd("create", "refusing", "--closed")
+    with streamd.started("append", "refusing") as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(bytes(2 * 1024 * 1024 + 1))
+        process.stdin.flush()
+        assert process.wait(60) == 1
+        assert b"STREAM_CLOSED" in process.stderr.read()
+
+
 def test_ctrl_c_ends_a_command_quietly(streamd: Shell) -> None:
     streamd("create", "interrupted")
     streamd("append", "interrupted", given=b"ready")

@@ -179,6 +179,30 @@ def test_a_deletion_that_was_tried_before_takes_absence_for_success() -> None:
         result_of(operations.delete(network.session(), "/v1/stream/x"), Network([gone]))
 
 
+def test_a_head_of_a_busy_server_ends_after_the_time_for_retries_with_the_reason() -> None:
+    """An answer to HEAD has no body, so a GET asks for the reason: within the same time."""
+
+    def busy(send: Send) -> Answer:
+        return refused(503, "" if send.request.method == "HEAD" else "NO_LEADER")
+
+    network = Network(busy)
+    with pytest.raises(Unavailable, match="NO_LEADER"):
+        result_of(operations.head(network.session(retry_for_s=60), "/v1/stream/x"), network)
+    assert 50 < network.now_s <= 60
+
+
+def test_a_page_of_a_proxy_is_no_stream() -> None:
+    """A proxy that shows a login answers every request with 200 and HTML."""
+    page = Answer(200, {"Content-Type": "text/html"}, b"<h1>")
+    session = Network([]).session()
+    for flow in (
+        operations.head(session, "/v1/stream/x"),
+        operations.create(session, "/v1/stream/x", {}, b""),
+    ):
+        with pytest.raises(Refused, match="Stream-Next-Offset is missing"):
+            result_of(flow, Network([page]))
+
+
 # --- credentials and redirects
 
 

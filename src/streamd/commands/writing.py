@@ -13,6 +13,7 @@ from streamd.client import Appended, Client, Producer
 from streamd.commands.lines import (
     MAX_LINE_BYTES,
     PIECE_BYTES,
+    Read,
     batches,
     bodies_of_lines,
     pieces,
@@ -84,7 +85,7 @@ def _append_whole(
     producer: Producer, content_type: str, close: bool, advance: Advance
 ) -> Appended | None:
     """Append the input in pieces; the last one closes the stream with it."""
-    bodies = _bodies(content_type)
+    bodies = _bodies(_patient(reader_of(descriptor(sys.stdin)), producer), content_type)
     body = next(bodies, b"")
     if not body:
         if close:
@@ -102,8 +103,24 @@ def _append_whole(
     return producer.flush()
 
 
-def _bodies(content_type: str) -> Iterator[bytes]:
-    read = reader_of(descriptor(sys.stdin))
+def _patient(read: Read, producer: Producer) -> Read:
+    """Reads so that a wait for input begins only when all appends have ended.
+
+    Otherwise a refusal would show only when more input comes, or never.
+    """
+
+    def read_after_appends(timeout_s: float | None) -> bytes | None:
+        assert timeout_s is None, "pieces wait for as long as it takes"
+        data = read(0.0)
+        if data is None:
+            producer.flush()
+            data = read(None)
+        return data
+
+    return read_after_appends
+
+
+def _bodies(read: Read, content_type: str) -> Iterator[bytes]:
     if not is_json(content_type):
         return pieces(read, PIECE_BYTES, text=is_text(content_type))
     return _one_json_body(pieces(read, MAX_LINE_BYTES, text=False))

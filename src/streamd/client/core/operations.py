@@ -41,12 +41,14 @@ def is_true(headers: Mapping[str, str], header: str) -> bool:
     return headers.get(header, "").lower() == "true"
 
 
-def _info(answer: Answer, content_type: str = "") -> StreamInfo:
+def _info(answer: Answer) -> StreamInfo:
     headers = answer.headers
+    if STREAM_NEXT_OFFSET not in headers:
+        raise unexpected(answer.status, "Stream-Next-Offset is missing")
     ttl = headers.get(STREAM_TTL)
     return StreamInfo(
-        headers.get(CONTENT_TYPE, content_type),
-        headers.get(STREAM_NEXT_OFFSET, ""),
+        headers.get(CONTENT_TYPE, ""),
+        headers[STREAM_NEXT_OFFSET],
         is_true(headers, STREAM_CLOSED),
         headers.get(ETAG),
         int(ttl) if ttl is not None and ttl.isdecimal() else None,
@@ -79,11 +81,13 @@ def create(
 
 def head(session: Session, path: str) -> Flow[StreamInfo]:
     """What a stream is and where it ends."""
+    # Of both requests: a busy server is not asked for twice the time.
+    backoff = Backoff(session)
     try:
-        answer = yield from ask(session, Request("HEAD", path))
+        answer = yield from ask(session, Request("HEAD", path), backoff=backoff)
     except Refused:
         # An answer to HEAD has no body; GET says why.
-        yield from ask(session, Request("GET", path, {"offset": "now"}))
+        yield from ask(session, Request("GET", path, {"offset": "now"}), backoff=backoff)
         raise
     return _info(answer)
 
