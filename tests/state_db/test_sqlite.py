@@ -22,6 +22,7 @@ from streamd.state.db import (
     StoreFull,
     StoreReadOnly,
     StreamDB,
+    compact,
 )
 from streamd.state.db.sqlite import Copied
 from tests.state.events import change, control
@@ -344,6 +345,26 @@ class TestStartingOver:
                     assert dict(db.notes) == {"1": "hello"}
                 await db.close()
             assert kept(path).events == 2
+
+        run(backend, main)
+
+    def test_another_schema_of_a_stream_that_was_trimmed_begins_with_the_snapshot(
+        self, stream: Stream, backend: str, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "state.db"
+        other = type("Other", (Chat,), {"version": 2})
+
+        async def main() -> None:
+            stream.append(ANN)
+            async with stream.ready(store=SQLite(path)):
+                pass
+            stream.append(BOB)
+            async with AsyncClient(stream.server_url) as client:
+                assert await compact(client.stream(stream.name), longer_than=0)
+                db = StreamDB(other, client.stream(stream.name), store=SQLite(path))
+                await db.preload()
+                assert names(db) == {"1": "Ann", "2": "Bob"}
+                await db.close()
 
         run(backend, main)
 
