@@ -93,7 +93,7 @@ def test_a_producer_ends_when_the_quota_is_used_up(client: Client, server: Serve
     stream.create("text/plain")
 
     def run() -> None:
-        with stream.producer("writer", max_batch_bytes=30) as producer:
+        with stream.producer("writer", max_batch_bytes=30, linger_s=60) as producer:
             for number in range(20):
                 producer.append(f"{number:09} ")
 
