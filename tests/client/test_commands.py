@@ -266,6 +266,14 @@ def test_a_closed_pipe_ends_a_command_quietly(streamd: Shell) -> None:
             assert process.stderr.read() == b""
 
 
+def test_the_largest_json_message_is_as_large_as_a_body_may_be(streamd: Shell) -> None:
+    streamd("create", "demo/largest", "-t", "json")
+    message = json.dumps("x" * ((16 << 20) - 2)).encode()
+    assert len(message) == 16 << 20
+    streamd("append", "demo/largest", given=message)
+    assert streamd("read", "demo/largest") == message + b"\n"
+
+
 def test_a_refusal_shows_while_an_append_waits_for_input(streamd: Shell) -> None:
     """A log that grows slowly must not go to a stream that takes nothing."""
     streamd("create", "refusing", "--closed")

@@ -54,7 +54,8 @@ class Server:
             return refusal(409, "SEQUENCE_GAP", producer_expected_seq=last + 1)
         self.producers[name] = (epoch, seq)
         assert isinstance(request.body, bytes)
-        self.log += json.loads(request.body) if request.body else []
+        body = json.loads(request.body) if request.body else []
+        self.log += body if isinstance(body, list) else [body]
         self.closed = self.closed or "Stream-Closed" in headers
         return self._answer(200)
 
@@ -181,6 +182,15 @@ def test_only_one_request_is_under_way_before_the_first_is_acknowledged() -> Non
     assert run.producer.take(0) is None
 
 
+@pytest.mark.parametrize("values", [[1], [[]], [[1, 2]], [[1], [2]], [1, 2], [{}]])
+def test_messages_stay_apart_from_the_array_that_carries_them(values: list[Any]) -> None:
+    """An array that is one message needs another one around it; a lone other message does not."""
+    run = Run(Server(), Random(1), MemoryEpochs(), bad_network=False)
+    run.producer.add_json(values, False, 0.0)
+    run.finish()
+    assert run.server.log == values
+
+
 def test_what_waits_has_a_limit() -> None:
     run = Run(Server(), Random(1), MemoryEpochs(), bad_network=False)
     while run.producer.has_room:
@@ -204,6 +214,16 @@ def test_a_producer_that_was_replaced_is_fenced() -> None:
     with pytest.raises(ProducerFenced):
         former.producer.flush()
     assert server.log == [1, 2]
+
+
+def test_a_server_that_answers_all_appends_as_repetitions_does_not_get_them_without_end() -> None:
+    run = Run(Server(), Random(1), MemoryEpochs(), bad_network=False)
+    answer = Answer(204, {"Stream-Next-Offset": "1"}, b"")
+    run.fates = [answer] * 20
+    run.producer.add_json([1], False, 0.0)
+    with pytest.raises(StreamdError, match="passes for a repetition"):
+        run.finish()
+    assert run.requests < 10
 
 
 def test_a_start_takes_over_from_epochs_that_its_store_does_not_know() -> None:

@@ -19,7 +19,7 @@ from uuid import uuid4
 import msgspec
 
 from streamd.client.core.operations import MAX_FRAMES, appended, frames, write_headers
-from streamd.client.core.retrying import Backoff, ask
+from streamd.client.core.retrying import Backoff, ask, unexpected
 from streamd.client.core.steps import Call, Flow, Request
 from streamd.client.core.streams import Data, StreamFlows, as_bytes
 from streamd.client.epochs import ClockEpochs, Epochs, MemoryEpochs
@@ -31,6 +31,8 @@ from streamd.streams.content import InvalidJson, is_json, json_elements, json_va
 
 # Per body, as the server has it.
 _MAX_MESSAGES = 100_000
+# Of starts that take the same epoch as another one.
+_MAX_COLLISIONS = 3
 
 
 class ProducerSettings(NamedTuple):
@@ -252,6 +254,7 @@ class ProducerFlows:
     def send(self, batch: Batch) -> Flow[Appended | None]:
         """Send a batch until it is acknowledged. None if it must wait for earlier ones."""
         backoff = Backoff(self.stream.session)
+        collisions = 0
         while True:
             try:
                 answer = yield from ask(self.stream.session, self._request(batch), backoff=backoff)
@@ -267,7 +270,11 @@ class ProducerFlows:
             else:
                 is_repetition = answer.status == 204 and batch.size > 0
                 if is_repetition and not self._claimed and not backoff.is_doubtful:
-                    # No earlier try can have been stored: another start uses the same epoch.
+                    # No earlier try can have been stored: another start uses the same epoch. Or
+                    # the server answers so to all appends, and stores each try.
+                    collisions += 1
+                    if collisions > _MAX_COLLISIONS:
+                        raise unexpected(answer.status, "a first append passes for a repetition")
                     yield from self._claim(self.epoch + 1)
                     continue
                 self._claimed = True
@@ -279,13 +286,24 @@ class ProducerFlows:
             headers |= write_headers(closes=True)
         parts = [entry.data for entry in batch.entries if entry.data]
         path = self._path
-        if self._is_json or not parts:
-            body = b"[" + b",".join(parts) + b"]" if parts else b""
+        if self._is_json and not self._is_bare(batch):
+            body = b"[" + b",".join(parts) + b"]"
+        elif not parts:
+            body = b""
         elif len(parts) > 1:
             path, body = self._batch_path, frames(parts)
         else:
             [body] = parts  # which any server of the protocol takes
         return Request("POST", path, None, headers, body)
+
+    def _is_bare(self, batch: Batch) -> bool:
+        """Whether a body of JSON needs no array around it, which might exceed the server's limit:
+        it has no message, or one that is not an array itself.
+        """
+        messages = [entry for entry in batch.entries if entry.data]
+        if len(messages) > 1:
+            return False
+        return all(one.records == 1 and one.data.lstrip()[:1] != b"[" for one in messages)
 
     def settle(self, batch: Batch, answer: Appended | None) -> None:
         """Take in what became of a batch."""
