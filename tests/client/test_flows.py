@@ -86,6 +86,11 @@ def test_an_address_that_never_answered_is_not_retried() -> None:
     assert network.pauses == []
 
 
+def test_a_server_whose_first_answer_breaks_off_is_asked_again() -> None:
+    network = Network([Lost("cut", sent=True, answered=True), OK])
+    assert result_of(ask(network.session(), GET), network) is OK
+
+
 def test_a_server_that_answered_once_is_waited_for_with_growing_pauses() -> None:
     network = Network([OK, UNSENT, CUT, CUT, CUT, CUT, CUT, OK])
     session = network.session()

@@ -16,6 +16,7 @@ from streamd.client import Client, connecting
 from tests.client.drivers import KINDS, connected
 from tests.http.authorized import authorized
 from tests.jepsen_like.cluster_processes import ClusterProcesses
+from tests.support.breaking_off import breaking_off
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.server_process import ServerProcess
 
@@ -216,3 +217,18 @@ def test_a_follower_that_is_abandoned_gives_its_connection_back(
                         stream.append_json(number)
                         assert next(message for message in messages if message == number) == number
                 stream.delete()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_first_answer_that_breaks_off_is_asked_for_again(kind: str) -> None:
+    """The address is not wrong: a server has begun to answer there."""
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nStream-Next-Offset: 5\r\n"
+        b"Stream-Up-To-Date: true\r\nContent-Length: 5\r\n\r\n"
+    )
+    with (
+        breaking_off(head + b"h", head + b"hello") as (url, asked),
+        connected(kind, url) as client,
+    ):
+        assert [chunk.data for chunk in client.stream("demo/x").read()] == [b"hello"]
+    assert len(asked) == 2

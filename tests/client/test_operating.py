@@ -70,6 +70,11 @@ def test_a_private_ca_is_trusted_for_operations_too(tmp_path: Path) -> None:
         assert at_any.peek(f"127.0.0.1:{unused_port()}", "/cluster/status") is None
 
 
+def test_a_port_that_no_address_has_is_a_usage_error() -> None:
+    failed = Shell("http://host:99999").run("head", "x")
+    assert (failed.returncode, b"Port out of range" in failed.stderr) == (2, True)
+
+
 def test_a_url_without_a_scheme_is_a_usage_error_for_operations_too() -> None:
     for command in ("cluster", "cold"):
         failed = Shell("10.0.0.1:4437").run(command, "status")

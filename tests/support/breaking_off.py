@@ -1,4 +1,4 @@
-"""A server that has one answer for everything, and ends each connection."""
+"""A server that gives the same answers whatever it is asked, and ends each connection."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def breaking_off(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that gives each request this answer and closes. Returns its URL and the requests."""
+def breaking_off(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that answers and closes: the last answer again and again.
+
+    Yields its URL and the requests.
+    """
     asked: list[bytes] = []
 
     def serve(listener: socket.socket) -> None:
@@ -21,7 +24,7 @@ def breaking_off(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
                 return
             with connection:
                 asked.append(connection.recv(65536))
-                connection.sendall(answer)
+                connection.sendall(answers[min(len(asked), len(answers)) - 1])
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, args=(listener,))

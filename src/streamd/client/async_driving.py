@@ -176,8 +176,9 @@ class AsyncIteration(Generic[T]):
             self._pieces = response.aiter_bytes()
             whole = b"" if send.in_pieces and response.is_success else await self._whole(response)
         except httpx.HTTPError as failure:
+            answered = self._response is not None
             await self._discard()
-            raise lost(failure) from failure
+            raise lost(failure, answered=answered) from failure
         return Answer(response.status_code, response.headers, whole)
 
     async def _whole(self, response: httpx.Response) -> bytes:

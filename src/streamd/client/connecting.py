@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -65,6 +66,10 @@ def url_list(urls: str | Sequence[str]) -> list[str]:
             raise ValueError(f"the URL '{shown(url)}' does not begin with http:// or https://")
         if not parsed(url).host:
             raise ValueError(f"{shown(url)} names no host")
+        try:
+            _ = urlsplit(url).port
+        except ValueError as error:
+            raise ValueError(f"{shown(url)} is not a URL: {error}") from None
     return found
 
 
@@ -104,12 +109,13 @@ def pieces(body: Body) -> Iterator[bytes]:
     return iter((body,)) if isinstance(body, bytes) else body()
 
 
-def lost(failure: httpx.HTTPError) -> Lost:
+def lost(failure: httpx.HTTPError, *, answered: bool = False) -> Lost:
     """What a failure of httpx means. Raises `Unsendable` if each try would fail so."""
     if isinstance(failure, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
         raise Unsendable(str(failure)) from failure
     unsent = httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout
-    return Lost(str(failure) or type(failure).__name__, sent=not isinstance(failure, unsent))
+    sent = answered or not isinstance(failure, unsent)
+    return Lost(str(failure) or type(failure).__name__, sent=sent, answered=answered)
 
 
 def too_large(status: int) -> StreamdError:

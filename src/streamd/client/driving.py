@@ -197,8 +197,9 @@ class Iteration(Generic[T]):
             self._pieces = response.iter_bytes()
             whole = b"" if send.in_pieces and response.is_success else self._whole(response)
         except httpx.HTTPError as failure:
+            answered = self._response is not None
             self._discard()
-            raise lost(failure) from failure
+            raise lost(failure, answered=answered) from failure
         return Answer(response.status_code, response.headers, whole)
 
     def _whole(self, response: httpx.Response) -> bytes:

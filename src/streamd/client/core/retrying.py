@@ -226,7 +226,11 @@ def _exchange(session: Session, node: str, request: Request, in_pieces: bool) ->
         url += f"?{urlencode(request.params)}"
     trusted = True
     for _ in range(_MAX_REDIRECTS):
-        answer: Answer = yield Send(url, request, trusted, in_pieces)
+        try:
+            answer: Answer = yield Send(url, request, trusted, in_pieces)
+        except Lost as lost:
+            session.met = session.met or lost.answered
+            raise
         session.met = True
         if answer.status not in (307, 308) or LOCATION not in answer.headers:
             if answer.status == 401 and not trusted:

@@ -90,11 +90,13 @@ class Emit(NamedTuple):
 
 
 class Lost(Exception):
-    """The connection failed. If not `sent`, the server cannot have seen the request."""
+    """The connection failed. If not `sent`, the server cannot have seen the request; if `answered`,
+    its answer had begun."""
 
-    def __init__(self, message: str, *, sent: bool) -> None:
+    def __init__(self, message: str, *, sent: bool, answered: bool = False) -> None:
         super().__init__(message)
         self.sent = sent
+        self.answered = answered
 
 
 Step: TypeAlias = Send | Receive | Discard | Pause | Call | Emit
