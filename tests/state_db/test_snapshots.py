@@ -14,7 +14,7 @@ import anyio
 import httpx
 import pytest
 
-from streamd.client import AsyncClient, OffsetGone
+from streamd.client import AsyncClient, BadName, OffsetGone
 from streamd.client.asynchronous import AsyncSnapshots
 from streamd.state import StateError
 from streamd.state.consumer import Plan
@@ -330,6 +330,10 @@ class TestInTheBackground:
     def test_a_limit_below_one_is_refused(self, stream: Stream) -> None:
         with pytest.raises(ValueError, match="at least 1"):
             StreamDB(Chat, AsyncClient("http://x").stream("a/b"), compact_every_events=0)
+
+    def test_a_stream_that_cannot_have_snapshots_is_refused(self) -> None:
+        with pytest.raises(BadName, match="not in a bucket"):
+            StreamDB(Chat, AsyncClient("http://x").stream("/v1/stream/a"), compact_every_events=1)
 
 
 async def snapshot_offset(stream: Stream) -> str | None:

@@ -15,6 +15,8 @@ import pytest
 
 from streamd.client import (
     AsyncClient,
+    AsyncStream,
+    StreamInfo,
     StreamNotFound,
 )
 from streamd.state import (
@@ -288,6 +290,31 @@ class TestAnotherStreamOfTheName:
                 assert (await anext(feed)).operation == "reset"
                 await db.users.insert(User("3", "Cy"))
                 assert names(db) == {"2": "Bob", "3": "Cy"}
+
+        run(backend, main)
+
+    def test_a_read_that_begins_in_it_shows_none_of_it(
+        self, stream: Stream, backend: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is created after the look at which stream this is, and has the offset to read from."""
+        stream.append(ANN)
+        head = AsyncStream.head
+
+        async def head_of_the_former(self: AsyncStream) -> StreamInfo:
+            monkeypatch.undo()
+            info = await head(self)
+            recreate(stream, BOB, change("insert", "3", {"name": "Cy"}))
+            return info
+
+        async def main() -> None:
+            async with AsyncClient(stream.server_url) as client:
+                db = StreamDB(Chat, client.stream(stream.name))
+                await db.preload()
+                assert names(db) == {"1": "Ann"}
+                monkeypatch.setattr(AsyncStream, "head", head_of_the_former)
+                await db.preload()
+                assert names(db) == {"2": "Bob", "3": "Cy"}
+                await db.close()
 
         run(backend, main)
 

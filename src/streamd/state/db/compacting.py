@@ -17,6 +17,7 @@ from streamd.client import (
     StreamdError,
 )
 from streamd.client.connecting import MAX_ANSWER_BYTES
+from streamd.client.names import parse_name
 from streamd.state.consumer import Plan
 from streamd.state.db.snapshots import (
     ForeignSnapshot,
@@ -26,7 +27,7 @@ from streamd.state.db.snapshots import (
 )
 from streamd.state.events import StateError
 from streamd.state.summary import Summary
-from streamd.streams.content import JSON
+from streamd.streams.content import JSON, InvalidJson
 
 _START = "-1"
 # What the state may grow to on the way to a snapshot, which has MAX_ANSWER_BYTES.
@@ -129,6 +130,7 @@ class Compactor:
     ) -> None:
         if every_events < 1:
             raise ValueError("compact_every_events is at least 1")
+        parse_name(stream.name).bucketed_path()  # Only streams in buckets have snapshots.
         self._stream = stream
         self._every_events = every_events
         self._draw = draw
@@ -167,5 +169,5 @@ class Compactor:
                     await compact(self._stream, longer_than=self._every_events)
                     info = await self._stream.head()
                 known = info.snapshot_offset
-            except (StreamdError, StateError) as failure:
+            except (StreamdError, StateError, InvalidJson) as failure:
                 _log.warning("%s: no snapshot was published: %s", self._stream.name, failure)

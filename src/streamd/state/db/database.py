@@ -257,11 +257,18 @@ class StreamDB:
         await self._check_incarnation()
         while True:
             read = self._stream.read if to_end else self._stream.follow
+            is_checked = False
             try:
                 async with read(self._offset) as chunks:
                     async for chunk in chunks:
+                        # A read shows one stream only: that of its first chunk, whose offset may
+                        # be of one that was deleted since the last check.
+                        if not is_checked and await self._check_incarnation():
+                            break
+                        is_checked = True
                         await self._take(chunk)
-                return
+                    else:
+                        return
             except OffsetGone:
                 await self._begin_with_snapshot()
             except (StreamReplaced, InvalidRequest):
@@ -272,6 +279,8 @@ class StreamDB:
     async def _begin_with_snapshot(self) -> None:
         """Start over with the stream's snapshot: messages that are needed were trimmed."""
         snapshot = await read_snapshot(self._stream)
+        if await self._check_incarnation():
+            return  # The snapshot may be of either stream.
         plan = await self._planned(snapshot.data)
         plan.clears = plan.restarts = True
         await self._apply(plan, snapshot.offset, self._incarnation)
