@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, unquote_to_bytes
+
+from streamd.streams.keys import is_bucket_id
 
 V1 = "/v1/stream/"
+# What the bucketed surface takes (extensions section 1.1).
+_MAX_BUCKETED_BYTES = 122
+_LISTING = "streams"
 
 
 class BadName(ValueError):
@@ -33,6 +38,18 @@ class StreamName(NamedTuple):
                 f"{self.written} is not in a bucket of its own: name it BUCKET/STREAM for this"
             )
         return self.path if not self.path.startswith(V1) else f"/{bucket}/{stream}"
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether the bucketed surface, which has batches, takes the name: it is stricter than the
+        protocol (extensions section 1.1)."""
+        try:
+            bucket, _, stream = self.bucketed_path()[1:].partition("/")
+        except BadName:
+            return False
+        size = len(unquote_to_bytes(f"{bucket}/{stream}"))
+        is_id = stream != _LISTING and ".." not in stream and size <= _MAX_BUCKETED_BYTES
+        return is_id and is_bucket_id(bucket.encode())
 
 
 def parse_name(written: str) -> StreamName:

@@ -24,7 +24,6 @@ from streamd.client.core.steps import Call, Flow, Request
 from streamd.client.core.streams import Data, StreamFlows, as_bytes
 from streamd.client.epochs import ClockEpochs, Epochs, MemoryEpochs
 from streamd.client.errors import ProducerFenced, SequenceGap
-from streamd.client.names import BadName
 from streamd.client.values import Appended
 from streamd.headers import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
 from streamd.streams.content import InvalidJson, is_json, json_elements, json_value
@@ -122,12 +121,9 @@ class ProducerFlows:
         self._headers[PRODUCER_ID] = self.producer_id
         self._path = self._batch_path = self.stream.name.path
         self._max_records = _MAX_MESSAGES if self._is_json else 1
-        if not self._is_json:
-            try:
-                self._batch_path = f"{self.stream.name.bucketed_path()}/append-batch"
-                self._max_records = MAX_FRAMES
-            except BadName:
-                pass  # Only streams in a bucket take several records in one request.
+        if not self._is_json and self.stream.name.takes_batches:
+            self._batch_path = f"{self.stream.name.bucketed_path()}/append-batch"
+            self._max_records = MAX_FRAMES
         yield from self._claim(0)
         self.failure = None
 
