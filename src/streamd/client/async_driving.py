@@ -13,6 +13,7 @@ import httpx
 
 from streamd.client.connecting import (
     MAX_ANSWER_BYTES,
+    check_encoding,
     lost,
     parsed,
     pieces,
@@ -173,6 +174,7 @@ class AsyncIteration(Generic[T]):
         )
         try:
             self._response = response = await client.send(request, stream=True)
+            check_encoding(response)
             self._pieces = response.aiter_bytes()
             whole = b"" if send.in_pieces and response.is_success else await self._whole(response)
         except httpx.HTTPError as failure:

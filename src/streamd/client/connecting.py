@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 import httpx
 
 from streamd import __version__
+from streamd.client.core.retrying import unexpected
 from streamd.client.core.steps import Body, Lost, Send
 from streamd.client.errors import StreamdError, Unsendable, refusal
-from streamd.headers import ACCEPT_ENCODING
+from streamd.headers import ACCEPT_ENCODING, CONTENT_ENCODING
 from streamd.redaction import shown
 
 # The limit of an answer that is received as a whole: above the largest piece of a read.
@@ -22,6 +23,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _CONNECT_S = 10.0
 _MAX_CONNECTIONS = 1000
 _SHOWN_CHARACTERS = 200
+_CODINGS = ("identity", "gzip", "deflate")
 _HEADER_VALUE = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
 
 Verify: TypeAlias = bool | str | ssl.SSLContext
@@ -80,8 +82,11 @@ def parsed(url: str) -> httpx.URL:
     Raises `Unsendable`.
     """
     try:
-        return httpx.URL(url)
-    except httpx.InvalidURL as error:
+        found = httpx.URL(url)
+        # Reading the host decodes it, and so does connecting; both fail for some that parse.
+        found.host.encode("idna")
+        return found
+    except (httpx.InvalidURL, UnicodeError) as error:
         raise Unsendable(f"{shown(url[:_SHOWN_CHARACTERS])} is not a URL: {error}") from None
 
 
@@ -116,6 +121,18 @@ def lost(failure: httpx.HTTPError, *, answered: bool = False) -> Lost:
     unsent = httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout
     sent = answered or not isinstance(failure, unsent)
     return Lost(str(failure) or type(failure).__name__, sent=sent, answered=answered)
+
+
+def check_encoding(answer: httpx.Response) -> None:
+    """Raise `StreamdError` if the answer is compressed so that a piece could decode to any size.
+
+    The client asks for none, and some proxies compress nevertheless: zlib's codings, alone, turn a
+    piece into about a thousand, which the limits allow for. A coding of codings, and others that
+    httpx may know, have no such bound.
+    """
+    coding = answer.headers.get(CONTENT_ENCODING, "identity").lower()
+    if coding not in _CODINGS:
+        raise unexpected(answer.status_code, f"its Content-Encoding is {shown(coding)!r}")
 
 
 def too_large(status: int) -> StreamdError:

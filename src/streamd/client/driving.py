@@ -14,6 +14,7 @@ import httpx
 
 from streamd.client.connecting import (
     MAX_ANSWER_BYTES,
+    check_encoding,
     lost,
     parsed,
     pieces,
@@ -194,6 +195,7 @@ class Iteration(Generic[T]):
         )
         try:
             self._response = response = client.send(request, stream=True)
+            check_encoding(response)
             self._pieces = response.iter_bytes()
             whole = b"" if send.in_pieces and response.is_success else self._whole(response)
         except httpx.HTTPError as failure:

@@ -13,6 +13,7 @@ from streamd.headers import (
 )
 
 NOT_OURS = "the answer is not streamd's"
+_MAX_DIGITS = 19  # of 64 bits
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -117,7 +118,7 @@ class SequenceGap(Refused):
     @property
     def expected(self) -> int:
         """The number that the server expects next."""
-        return _number(self.headers.get(PRODUCER_EXPECTED_SEQ)) or 0
+        return number(self.headers.get(PRODUCER_EXPECTED_SEQ)) or 0
 
 
 class ProducerFenced(Refused):
@@ -126,7 +127,7 @@ class ProducerFenced(Refused):
     @property
     def epoch(self) -> int | None:
         """The epoch in force."""
-        return _number(self.headers.get(PRODUCER_EPOCH))
+        return number(self.headers.get(PRODUCER_EPOCH))
 
 
 class PreconditionFailed(Refused):
@@ -201,8 +202,11 @@ _BY_STATUS: dict[int, type[StreamdError]] = {
 }
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
+def number(text: str | None) -> int | None:
+    """The number in a header; None if it has none that a server counts to."""
+    if text is None or len(text) > _MAX_DIGITS or not text.isdecimal():
+        return None
+    return int(text)
 
 
 def refusal(status: int, code: str, message: str, headers: Mapping[str, str]) -> StreamdError:

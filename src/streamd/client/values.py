@@ -62,8 +62,11 @@ class Chunk(NamedTuple):
         return not self.data or (is_json(self.content_type) and self.data.strip() == b"[]")
 
     def json(self) -> list[Any]:
-        """The messages of a JSON stream."""
-        return decode(self.data) if self.data else []
+        """The messages of a JSON stream. Raises `ValueError` for other data."""
+        found = decode(self.data) if self.data else []
+        if not isinstance(found, list):
+            raise ValueError("the data is JSON, but not an array")
+        return found
 
 
 class Snapshot(NamedTuple):
@@ -74,7 +77,7 @@ class Snapshot(NamedTuple):
     data: bytes
 
     def json(self) -> Any:
-        """The value of a snapshot in JSON; None without a snapshot."""
+        """The value of a snapshot in JSON; None without a snapshot. Raises `ValueError`."""
         return decode(self.data) if self.data else None
 
 
@@ -87,7 +90,7 @@ class Bootstrap(NamedTuple):
     next_offset: str
 
     def json(self) -> list[Any]:
-        """The messages of a JSON stream."""
+        """The messages of a JSON stream. Raises `ValueError`."""
         return [decode(message) for message in self.messages]
 
 
@@ -118,4 +121,8 @@ def decode(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except UNDECODABLE:
+        pass
+    try:
         return json.loads(data)  # it takes lone surrogates, which are JSON (RFC 8259 section 8.2)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None

@@ -14,6 +14,7 @@ from streamd.client.errors import (
     OutcomeUnknown,
     PreconditionFailed,
     Refused,
+    number,
 )
 from streamd.client.values import Appended, BucketInfo, ListedStream, StreamInfo
 from streamd.headers import (
@@ -45,13 +46,12 @@ def _info(answer: Answer) -> StreamInfo:
     headers = answer.headers
     if STREAM_NEXT_OFFSET not in headers:
         raise unexpected(answer.status, "Stream-Next-Offset is missing")
-    ttl = headers.get(STREAM_TTL)
     return StreamInfo(
         headers.get(CONTENT_TYPE, ""),
         headers[STREAM_NEXT_OFFSET],
         is_true(headers, STREAM_CLOSED),
         headers.get(ETAG),
-        int(ttl) if ttl is not None and ttl.isdecimal() else None,
+        number(headers.get(STREAM_TTL)),
         headers.get(STREAM_EXPIRES_AT),
         headers.get(STREAM_SNAPSHOT_OFFSET),
         headers.get(STREAM_EARLIEST_OFFSET),

@@ -257,6 +257,8 @@ class _Pieces:
             raise unexpected(self._status, str(error)) from error
 
     def _hold(self, data: bytes) -> None:
+        if not data:
+            return  # It would take memory without being counted.
         self._data.append(data)
         self._data_bytes += len(data)
         if self._data_bytes > MAX_EVENT_BYTES:
