@@ -98,6 +98,54 @@ def test_an_answer_that_is_not_json_is_refused() -> None:
         assert "not streamd's" in Shell(url).fails(1, "list", "bucket")
 
 
+def foreign(body: bytes, **headers: str) -> bytes:
+    """The answer of another service, or of a server that breaks the protocol."""
+    told = {"Content-Length": str(len(body)), "Connection": "close", **headers}
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in told.items())
+    return f"HTTP/1.1 200 OK\r\n{lines}\r\n".encode() + body
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "cluster status",
+        "cluster promote 2",
+        "cluster snapshot",
+        "cold status",
+        "cold flush --json",
+        "cold gc --json",
+        "cold scrub start",
+        "cold scrub status",
+        "limits list",
+        "token list",
+        "token rotate x",
+    ],
+)
+def test_json_of_another_service_is_refused(words: str) -> None:
+    with breaking_off(foreign(b'{"leads":true,"members":[{}]}')) as (url, _):
+        sentence = Shell(url).fails(1, *words.split())
+    assert "the answer is not streamd's: it has no '" in sentence
+
+
+@pytest.mark.parametrize(
+    ("words", "body"),
+    [
+        ("read", b'{"a": 1}'),
+        ("read --json", b"5"),
+        ("tail", b"[1"),
+        ("tail -f --from-start", b"[1,"),
+    ],
+)
+def test_a_json_stream_that_is_not_an_array_is_refused(words: str, body: bytes) -> None:
+    answer = foreign(
+        body, Content_Type="application/json", Stream_Next_Offset="1", Stream_Up_To_Date="true"
+    )
+    with breaking_off(answer) as (url, _):
+        sentence = Shell(url).fails(1, *words.split(), "demo/x")
+    assert sentence.startswith("demo/x: the answer breaks the protocol: ")
+    assert sentence.endswith("(200 UNEXPECTED)")
+
+
 TOO_MANY = (
     b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
     b"Connection: close\r\n\r\n"

@@ -5,17 +5,25 @@ from __future__ import annotations
 import codecs
 import json
 from base64 import b64encode
+from http import HTTPStatus
 from typing import Any
 
-from streamd.streams.content import is_json, is_text, json_elements
+from streamd.client.core.retrying import unexpected
+from streamd.streams.content import InvalidJson, is_json, is_text, json_elements
 
 # JSON strings contain no raw line breaks, so replacing those between tokens is safe.
 LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
 
 
 def split_messages(array: bytes) -> list[bytes]:
-    """The elements of a JSON array, each on one line, digit for digit. Raises `ValueError`."""
-    return [element.translate(LINE_BREAKS) for element in json_elements(array)]
+    """The messages that a server answered with, each on one line, digit for digit.
+
+    Raises `StreamdError` if the answer is not a JSON array.
+    """
+    try:
+        return [element.translate(LINE_BREAKS) for element in json_elements(array)]
+    except InvalidJson as error:
+        raise unexpected(HTTPStatus.OK, f"a JSON stream is read as an array: {error}") from None
 
 
 def plain(content_type: str, data: bytes) -> bytes:

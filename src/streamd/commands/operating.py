@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from http import HTTPStatus
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import click
 
-from streamd.client import Client
-from streamd.client.errors import StreamdError
+from streamd.client import Answer, Client
+from streamd.client.errors import NOT_OURS, StreamdError, refusal
 from streamd.commands.options import Command, Server, with_server
 from streamd.commands.terminal import exit_on_failure
 from streamd.headers import CONTENT_TYPE
@@ -24,6 +25,20 @@ _PEEK_S = 3.0
 Json = dict[str, Any]
 
 
+class Report(dict[str, Any]):
+    """An object of an answer, at any depth. A field that it lacks is an error of the answer, which
+    may be another service's; not a `KeyError`."""
+
+    def __missing__(self, field: str) -> NoReturn:
+        raise refusal(HTTPStatus.OK, "UNEXPECTED", f"{NOT_OURS}: it has no {field!r}", {})
+
+
+def _report(answer: Answer) -> Json:
+    answer.json()  # or it raises `StreamdError`
+    found: Json = json.loads(answer.body, object_hook=Report)
+    return found
+
+
 class Operator:
     """Raises `StreamdError`; an answer that is not a JSON object is one, too."""
 
@@ -33,7 +48,7 @@ class Operator:
 
     def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
         """The report at a path."""
-        return self._client.request("GET", path, params=params).json()
+        return _report(self._client.request("GET", path, params=params))
 
     def post(self, path: str, command: Json, *, repeatable: bool = False) -> Json:
         """Give a command, without the fields that are None; its answer.
@@ -41,9 +56,10 @@ class Operator:
         One that is not `repeatable` is sent again only if it cannot have taken effect.
         """
         given = {key: value for key, value in command.items() if value is not None}
-        return self._client.request(
+        answer = self._client.request(
             "POST", path, headers=_JSON, body=json.dumps(given).encode(), repeatable=repeatable
-        ).json()
+        )
+        return _report(answer)
 
     def put(self, path: str, settings: Json) -> None:
         """Replace what is at a path. May be repeated."""
@@ -59,7 +75,7 @@ class Operator:
         node = self._server._replace(urls=[url], token=None, retry_for_s=0)
         try:
             with node.client(timeout_s=_PEEK_S) as client:
-                return client.request("GET", path).json()
+                return _report(client.request("GET", path))
         except (StreamdError, ValueError):
             return None
 
