@@ -346,7 +346,9 @@ def test_events_before_one_control_event_are_one_piece() -> None:
 
 
 def test_a_follower_of_a_server_that_breaks_the_protocol_fails() -> None:
-    for events in (b"event: control\ndata: nonsense\n\n", b"event: control\ndata: {}\n\n"):
+    deep = b'{"x":' + b"[" * 200_000
+    for data in (b"nonsense", b"{}", deep):
+        events = b"event: control\ndata: " + data + b"\n\n"
         network = Network([Answer(200, TAIL, b"[]"), Answer(200, {}, b""), events])
         with pytest.raises(StreamdError, match="UNEXPECTED"):
             list(emitted(reading.follow(network.session(), "/x", "-1", "sse"), network))

@@ -81,6 +81,18 @@ def test_a_host_that_has_no_address_is_a_typed_error(kind: str, host: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("host", ["xn--a", "xn--a:1"])
+def test_a_redirect_to_a_host_whose_name_cannot_be_decoded_is_a_typed_error(
+    kind: str, host: str
+) -> None:
+    redirect = b"HTTP/1.1 307 X\r\nLocation: http://%b/\r\nContent-Length: 0\r\n\r\n"
+    with answering(redirect % host.encode()) as url, connected(kind, url) as client:
+        for _ in range(2):  # The client stays usable.
+            with pytest.raises(Unsendable, match="redirects"):
+                client.stream("demo/x").head()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_numbers_that_no_server_counts_to_are_ignored(kind: str) -> None:
     """Python refuses to convert them: of more than 4,300 digits."""
     digits = b"9" * 5000

@@ -294,3 +294,27 @@ def test_epochs_in_a_file_grow_over_restarts_and_apart_for_each_producer(tmp_pat
     assert [FileEpochs(file).next("a", 0) for _ in range(3)] == [0, 1, 2]
     assert (FileEpochs(file).next("b", 0), FileEpochs(file).next("a", 10)) == (0, 10)
     assert FileEpochs(file).next("a", 0) == 11
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x00" * 8,
+        b'{"a": 7',
+        b'["a"]',
+        b'{"a": "7"}',
+        b'{"a": -1}',
+        b'{"b": null}',
+        b"[" * 9**5,
+    ],
+    ids=["empty", "zeros", "cut", "array", "text", "negative", "null", "deep"],
+)
+def test_no_epoch_is_given_from_a_damaged_file(tmp_path: Path, content: bytes) -> None:
+    """It may have been used: the appends of that start would pass for repetitions."""
+    file = tmp_path / "epochs"
+    file.write_bytes(content)
+    for producer_id in ("a", "c"):
+        with pytest.raises(ValueError, match=f"{file} is damaged"):
+            FileEpochs(file).next(producer_id, 0)
+    assert file.read_bytes() == content

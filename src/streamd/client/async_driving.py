@@ -15,6 +15,7 @@ from streamd.client.connecting import (
     MAX_ANSWER_BYTES,
     check_encoding,
     lost,
+    misdirected,
     parsed,
     pieces,
     request_headers,
@@ -181,6 +182,8 @@ class AsyncIteration(Generic[T]):
             answered = self._response is not None
             await self._discard()
             raise lost(failure, answered=answered) from failure
+        except UnicodeError as error:
+            raise misdirected(error) from error
         return Answer(response.status_code, response.headers, whole)
 
     async def _whole(self, response: httpx.Response) -> bytes:

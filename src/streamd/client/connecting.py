@@ -123,6 +123,12 @@ def lost(failure: httpx.HTTPError, *, answered: bool = False) -> Lost:
     return Lost(str(failure) or type(failure).__name__, sent=sent, answered=answered)
 
 
+def misdirected(error: UnicodeError) -> Unsendable:
+    """The error for a redirect to a host whose name cannot be decoded: httpx reads it, to prepare
+    the next request, before it returns the answer."""
+    return Unsendable(f"the answer redirects to what is not a URL: {error}")
+
+
 def check_encoding(answer: httpx.Response) -> None:
     """Raise `StreamdError` if the answer is compressed so that a piece could decode to any size.
 

@@ -16,6 +16,7 @@ from streamd.client.connecting import (
     MAX_ANSWER_BYTES,
     check_encoding,
     lost,
+    misdirected,
     parsed,
     pieces,
     request_headers,
@@ -202,6 +203,8 @@ class Iteration(Generic[T]):
             answered = self._response is not None
             self._discard()
             raise lost(failure, answered=answered) from failure
+        except UnicodeError as error:
+            raise misdirected(error) from error
         return Answer(response.status_code, response.headers, whole)
 
     def _whole(self, response: httpx.Response) -> bytes:

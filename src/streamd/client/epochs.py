@@ -48,7 +48,7 @@ class MemoryEpochs:
 
 
 class FileEpochs:
-    """Counts in a file, as JSON, which processes of one machine may share. Raises `OSError`.
+    """Counts in a file, as JSON, which processes of one machine may share.
 
     An epoch is on disk before it is used, so no restart uses it again.
     """
@@ -58,7 +58,8 @@ class FileEpochs:
 
     def next(self, producer_id: str, least: int) -> int:
         """One more than the last for this producer, and at least `least`. It may block for a
-        moment. Raises `OSError`."""
+        moment. Raises `OSError`, and `ValueError` if the file is damaged: another count might give
+        an epoch that was used."""
         # Appending mode creates the file and never truncates it. The lock is on a file of its own,
         # because the other one is replaced.
         with self._path.with_name(f"{self._path.name}.lock").open("a") as lock:
@@ -66,7 +67,7 @@ class FileEpochs:
             return self._count(producer_id, least)
 
     def _count(self, producer_id: str, least: int) -> int:
-        counts: dict[str, int] = json.loads(self._path.read_bytes()) if self._path.exists() else {}
+        counts = self._counts()
         epoch = max(least, counts.get(producer_id, 0))
         counts[producer_id] = epoch + 1
         partial = self._path.with_name(f".{self._path.name}.part")
@@ -81,3 +82,19 @@ class FileEpochs:
         finally:
             os.close(directory)
         return epoch
+
+    def _counts(self) -> dict[str, int]:
+        """The next epoch of each producer."""
+        try:
+            counts = json.loads(self._path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{self._path} is damaged: {error}") from error
+        if not isinstance(counts, dict) or not all(map(_is_count, counts.values())):
+            raise ValueError(f"{self._path} is damaged: it does not map producers to epochs")
+        return counts
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0

@@ -253,7 +253,7 @@ class _Pieces:
                     control = _CONTROL.decode(event.data)
                     yield self._chunk(control), control.streamCursor
                     self._data, self._data_bytes = [], 0
-        except (EventTooLarge, ValueError) as error:
+        except (EventTooLarge, ValueError, RecursionError) as error:
             raise unexpected(self._status, str(error)) from error
 
     def _hold(self, data: bytes) -> None:

@@ -181,9 +181,21 @@ def _append_headers(
     if seq is not None:
         headers[STREAM_SEQ] = seq
     if once is not None:
-        producer_id, number = (once, 0) if isinstance(once, str) else once
+        producer_id, number = _producer_of(once)
         headers |= {PRODUCER_ID: producer_id, PRODUCER_EPOCH: "0", PRODUCER_SEQ: str(number)}
     return headers
+
+
+def _producer_of(once: Once) -> tuple[str, int]:
+    """The producer's id, and the number of this append. Raises `TypeError`, `ValueError`."""
+    match once:
+        case str():
+            return once, 0
+        case (str() as producer_id, int() as number):
+            if number < 0:
+                raise ValueError(f"the appends under an id are counted from 0, not {number}")
+            return producer_id, number
+    raise TypeError(f"`once` is a key (text), or a pair of an id and a number, not {once!r}")
 
 
 def as_bytes(data: Data) -> bytes:
