@@ -124,6 +124,29 @@ def test_a_follower_misses_nothing_however_its_connections_are_cut(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_read_returns_each_byte_once_however_its_connections_are_cut(
+    tmp_path: Path, kind: str
+) -> None:
+    seed = 5
+    random = Random(seed)
+    print("seed", seed)
+    content = random.randbytes(40_000)
+    with (
+        ServerProcess(tmp_path / "data") as server,
+        CuttingProxy(server.port, lambda: random.randrange(1, 8000)) as proxy,
+        Client(server.url) as direct,
+    ):
+        stream = direct.stream("demo/news")
+        stream.create("application/octet-stream")
+        for start in range(0, len(content), 1000):
+            stream.append(content[start : start + 1000])
+        with connected(kind, proxy.url, retry_for_s=60) as client:
+            chunks = client.stream("demo/news").read(max_bytes=3000)
+            assert b"".join(chunk.data for chunk in chunks) == content
+        assert proxy.cuts > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_follower_survives_the_death_of_its_server(tmp_path: Path, kind: str) -> None:
     with ServerProcess(tmp_path / "data") as server, Client(server.url, retry_for_s=60) as direct:
         stream = direct.stream("demo/news")

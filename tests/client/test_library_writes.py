@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
+from typing import Any
 from uuid import uuid4
 
 import httpx
@@ -105,6 +108,17 @@ def test_what_no_header_can_carry_is_no_key(stream: Stream, key: str) -> None:
     assert list(stream.read_json()) == []
 
 
+@pytest.mark.parametrize(
+    "wrong", [5, b"x", ("a", 0, 1), ("a",), ("a", "0"), (b"a", 0), ["a", None], ()], ids=repr
+)
+def test_a_key_is_text_or_a_pair_of_an_id_and_a_number(stream: Stream, wrong: Any) -> None:
+    with pytest.raises(TypeError, match="pair of an id and a number"):
+        stream.append_json(1, once=wrong)
+    with pytest.raises(ValueError, match="from 0"):
+        stream.append_json(1, once=("a", -1))
+    assert list(stream.read_json()) == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_appends_under_keys_survive_connections_that_are_cut(
     kind: str, server: ServerProcess
@@ -122,6 +136,34 @@ def test_appends_under_keys_survive_connections_that_are_cut(
         assert (proxy.cuts, cut.is_new) == (2, False), "an earlier try had stored it"
         assert client.stream(stream.name).append_json("b", once="b").is_new
         assert list(stream.read_json()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_clients_store_each_key_once_however_connections_are_cut(
+    kind: str, server: ServerProcess
+) -> None:
+    seed = 3
+    random = Random(seed)
+    print("seed", seed)
+    keys = range(30)
+    with (
+        CuttingProxy(server.port, lambda: random.randrange(1, 3000)) as proxy,
+        connected(kind, proxy.url, retry_for_s=60) as one,
+        connected(kind, proxy.url, retry_for_s=60) as other,
+        Client(server.url) as direct,
+    ):
+        stream = direct.stream(f"demo/{uuid4()}")
+        stream.create("application/json")
+
+        def append_all(client: Client) -> list[str]:
+            same = client.stream(stream.name)
+            return [same.append_json(key, once=f"order-{key}").next_offset for key in keys]
+
+        with ThreadPoolExecutor() as threads:
+            offsets, as_told = threads.map(append_all, (one, other))
+        assert proxy.cuts > 0
+        assert list(stream.read_json()) == list(keys), "in order: each waits for the one before"
+        assert offsets == as_told, "both learn where the stream ended after the key's append"
 
 
 # --- signed URLs
