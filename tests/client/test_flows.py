@@ -7,21 +7,24 @@ from typing import Any
 
 import pytest
 
-from streamd.client.core import operations, reading
+from streamd.client.core import operations, reading, snapshots
 from streamd.client.core.retrying import Backoff, Session, ask, receive
 from streamd.client.core.steps import Answer, Discard, Lost, Pause, Receive, Request, Send, Step
+from streamd.client.core.streams import StreamFlows
 from streamd.client.errors import (
     NotAuthenticated,
     OutcomeUnknown,
     PreconditionFailed,
     Refused,
+    SnapshotNotFound,
     StreamdError,
     StreamNotFound,
     TooManyRequests,
     Unavailable,
     Unreachable,
 )
-from streamd.client.values import Chunk
+from streamd.client.names import parse_name
+from streamd.client.values import Chunk, Snapshot
 from tests.client.flows import emitted, result_of
 
 UNSENT = Lost("refused", sent=False)
@@ -474,3 +477,24 @@ def test_a_refusal_of_deeply_nested_json_is_a_refusal() -> None:
     network = Network([Answer(403, {}, b"[" * 100_000)])
     with pytest.raises(Refused, match="403"):
         result_of(ask(network.session(), GET), network)
+
+
+TOLD = Answer(200, {"Stream-Snapshot-Offset": "2", "Stream-Next-Offset": "3"}, b"")
+MISSING = refused(404, "SNAPSHOT_NOT_FOUND")
+
+
+def read_snapshot(network: Network) -> Any:
+    session = network.session(retry_for_s=5.0)
+    return result_of(snapshots.read(StreamFlows(session, parse_name("b/x"), None), None), network)
+
+
+def test_a_snapshot_that_is_replaced_before_it_is_read_is_asked_for_again() -> None:
+    network = Network([MISSING, TOLD, refused(307, location="/snapshot/2"), TOLD, b"two"])
+    assert read_snapshot(network) == Snapshot("2", "", b"two")
+
+
+def test_a_server_that_tells_of_a_snapshot_and_has_none_is_not_asked_for_ever() -> None:
+    network = Network(lambda send: TOLD if send.request.method == "HEAD" else MISSING)
+    with pytest.raises(SnapshotNotFound):
+        read_snapshot(network)
+    assert 3 < network.now_s <= 5

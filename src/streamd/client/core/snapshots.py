@@ -49,7 +49,14 @@ def read(stream: StreamFlows, at: str | None) -> Flow[Snapshot]:
     request = Request("GET", snapshot_path(stream.name, at))
     backoff = Backoff(stream.session)
     while True:
-        answer = yield from ask(stream.session, request, in_pieces=True, backoff=backoff)
+        try:
+            answer = yield from ask(stream.session, request, in_pieces=True, backoff=backoff)
+        except SnapshotNotFound as failure:
+            # A later one may have replaced that which the server redirected to.
+            if at is not None or (yield from stream.head()).snapshot_offset is None:
+                raise
+            yield backoff.pause_after(stream.session.url, failure)
+            continue
         url, parts, size = stream.session.url, [], 0
         try:
             while piece := (yield RECEIVE):
