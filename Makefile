@@ -14,9 +14,8 @@ ARGS ?=
 # The Python for the set-up; by default the first that is new enough.
 PYTHON ?=
 # Tests of one file share their servers, so a file is never split; Spark's share one session.
-# Four processes more than cores: tests that start, kill and stall servers wait much of their time,
-# and left 40 % of two cores idle with two more.
-WORKERS ?= $(shell expr $$(nproc) + 4)
+# Two processes more than cores: tests that start, kill and stall servers wait much of their time.
+WORKERS ?= $(shell expr $$(nproc) + 2)
 # Container images set it, and then every server of the tests would compile its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
