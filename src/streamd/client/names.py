@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import quote, unquote, unquote_to_bytes
 
+from streamd.streams.bounds import MAX_BUCKETED_BYTES
 from streamd.streams.keys import is_bucket_id
 
 V1 = "/v1/stream/"
-# What the bucketed surface takes (extensions section 1.1).
-_MAX_BUCKETED_BYTES = 122
+# On the bucketed surface this name lists the bucket (extensions section 1.1).
 _LISTING = "streams"
 
 
@@ -48,7 +48,7 @@ class StreamName(NamedTuple):
         except BadName:
             return False
         size = len(unquote_to_bytes(f"{bucket}/{stream}"))
-        is_id = stream != _LISTING and ".." not in stream and size <= _MAX_BUCKETED_BYTES
+        is_id = stream != _LISTING and ".." not in stream and size <= MAX_BUCKETED_BYTES
         return is_id and is_bucket_id(bucket.encode())
 
 

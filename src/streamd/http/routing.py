@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from streamd.diagnostics import Held
 from streamd.http.messages import Response, error_response
+from streamd.streams.bounds import MAX_BUCKETED_BYTES
 from streamd.streams.keys import is_bucket_id, stream_key
 
 DEFAULT_BUCKET = b"_default"
@@ -22,7 +23,6 @@ OPS_ROOTS = frozenset((b"healthz", b"readyz", b"metrics", b"cluster", b"auth", b
 # On the bucketed surface this name lists the bucket, so no stream there can have it.
 LISTING = b"streams"
 MAX_PATH_BYTES = 1024
-MAX_BUCKETED_BYTES = 122
 
 _V1 = b"/v1/stream/"
 # Characters of a path segment that need no escaping (RFC 3986, pchar), besides letters and digits.

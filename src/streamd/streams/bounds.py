@@ -3,3 +3,5 @@
 MAX_SAFE_INTEGER = 2**53 - 1
 MAX_TOKEN_BYTES = 256
 MAX_TTL_S = 10**10
+# A bucket and its stream on the bucketed surface, slash included (extensions section 1.1).
+MAX_BUCKETED_BYTES = 122

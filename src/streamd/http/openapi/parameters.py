@@ -19,7 +19,8 @@ from streamd.http.buckets import MAX_LISTED
 from streamd.http.fields import MAX_READ_BYTES
 from streamd.http.openapi.elements import Json
 from streamd.http.reading import FRAMED_TYPE
-from streamd.http.routing import MAX_BUCKETED_BYTES, MAX_PATH_BYTES
+from streamd.http.routing import MAX_PATH_BYTES
+from streamd.streams.bounds import MAX_BUCKETED_BYTES
 from streamd.streams.keys import RESERVED_BUCKETS
 
 _RESERVED = ", ".join(f"`{name.decode()}`" for name in sorted(RESERVED_BUCKETS))
