@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -15,20 +14,7 @@ import pytest
 import streamd.client as library
 from streamd.client import Client, Stream
 from streamd.client.core.reading import Live
-from tests.client.drivers import KINDS, connected
 from tests.support.server_process import ServerProcess
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server") / "data") as server:
-        yield server
-
-
-@pytest.fixture(params=KINDS)
-def client(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Client]:
-    with connected(request.param, server.url) as client:
-        yield client
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from uuid import uuid4
@@ -17,18 +16,6 @@ from tests.client.drivers import KINDS, connected
 from tests.jepsen_like.cluster_processes import ClusterProcesses
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.server_process import ServerProcess
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server") / "data") as server:
-        yield server
-
-
-@pytest.fixture(params=KINDS)
-def client(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Client]:
-    with connected(request.param, server.url) as client:
-        yield client
 
 
 def test_what_was_appended_is_stored_at_the_end_of_the_block(client: Client) -> None:

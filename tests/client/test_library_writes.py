@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -20,18 +19,6 @@ from tests.client.drivers import KINDS, connected
 from tests.http.authorized import authorized
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.server_process import ServerProcess
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server") / "data") as server:
-        yield server
-
-
-@pytest.fixture(params=KINDS)
-def client(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Client]:
-    with connected(request.param, server.url) as client:
-        yield client
 
 
 @pytest.fixture
