@@ -265,6 +265,8 @@ class App:
             jwts=self.identity_provider,
             listed=self._listed,
         )
+        if self.authority.is_required:
+            self.hub.permits = self.authority.tokens_version
         if self.identity_provider is not None:
             self.identity_provider.export(self.metrics)
         self.service = Service(

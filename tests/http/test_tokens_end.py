@@ -74,6 +74,26 @@ async def test_an_sse_reader_ends_after_a_whole_event_when_its_token_is_revoked(
         assert (await client.read_response()).code == "INVALID_TOKEN"
 
 
+async def test_an_sse_reader_gets_nothing_that_came_after_its_token_was_revoked(
+    tmp_path: Path,
+) -> None:
+    """An operator may write a secret as soon as a revocation is acknowledged."""
+    async with guarded(tmp_path) as server, server.connect() as client:
+        await get(client, "?offset=-1&live=sse")
+        assert (await client.read_head()).status == 200
+        await client.read_through(b'"upToDate":true')
+        async with server.client(headers={"Authorization": f"Bearer {ROOT}"}) as writer:
+            text = {"Content-Type": "text/plain"}
+            assert (await writer.post(PATH, headers=text, content=b"before")).status_code == 204
+            assert b"before" in await client.read_through(b'"upToDate":true')
+            await revoke(server)
+            assert (await writer.post(PATH, headers=text, content=b"secret")).status_code == 204
+        received = b""
+        while chunk := await client.read_chunk():
+            received += chunk
+        assert b"secret" not in received
+
+
 async def test_an_sse_reader_that_lags_ends_too_when_its_token_is_revoked(tmp_path: Path) -> None:
     """It need not be at the tail: a slow one may have hours of records before it."""
     mib, backlog = 1024 * 1024, 16

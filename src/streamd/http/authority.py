@@ -282,13 +282,17 @@ class Authority:
             raise self._unknown(_invalid_url())
         return ends_ms
 
+    def tokens_version(self) -> object:
+        """Another object after each change of tokens that this node has applied."""
+        return self._state.tokens.version
+
     async def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` soon after tokens have changed: live readers must look again."""
-        version = self._state.tokens.version
+        version = self.tokens_version()
         while True:
             await trio.sleep(_WATCH_S)
-            if self._state.tokens.version is not version:
-                version = self._state.tokens.version
+            if self.tokens_version() is not version:
+                version = self.tokens_version()
                 changed()
 
 

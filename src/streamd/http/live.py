@@ -187,7 +187,8 @@ class Mailing:
 class Hub:
     """All parked readers by stream. `clock_ms` is wall time in ms since the epoch.
 
-    `reading_now` counts the live responses under way, by mode, parked or not.
+    `reading_now` counts the live responses under way, by mode, parked or not. `permits` returns a
+    value that is another object after each change of what readers may read.
     """
 
     def __init__(self, clock_ms: Callable[[], int], max_readers: int) -> None:
@@ -196,6 +197,8 @@ class Hub:
         self._readers: dict[LiveStream, set[Reader]] = {}
         self.reading_now = {"long-poll": 0, "sse": 0}
         self.draining = False
+        self.permits: Callable[[], object] = lambda: None
+        self._delivered_under: object = None
 
     @property
     def full(self) -> bool:
@@ -237,6 +240,12 @@ class Hub:
     async def publish(self, group_id: int, changes: dict[int, Change]) -> None:
         """Deliver changes, by stream id, to the readers of these streams, a portion of them in
         each turn of the loop."""
+        # A token is revoked, then a secret is appended, and a reader with the token is parked. The
+        # log has the two in this order, so readers are judged again before they get the second.
+        permits = self.permits()
+        if permits is not self._delivered_under:
+            self._delivered_under = permits
+            self._wake_readers(list(self._readers))
         cursor = current_cursor(self._clock_ms())
         due = [
             (Event(change, cursor), readers, list(readers))

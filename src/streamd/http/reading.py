@@ -368,12 +368,13 @@ class LongPoll(Reader):
 
     async def go_on(self) -> Response:
         current = await self._service.find(self._route, local=self._query.local)
-        return self._charged(
-            self._without_records(current)
-            or await _catch_up(
-                self._service, self.request, cast("Stream", current), self.at, self._query
-            )
-        )
+        found = self._without_records(current)
+        if found is None:
+            stream = cast("Stream", current)
+            found = await _catch_up(self._service, self.request, stream, self.at, self._query)
+            # Its token may have ended during the read, before the records were appended.
+            self._service.authority.admit_again(self.request)
+        return self._charged(found)
 
     def _charged(self, found: Answered) -> Answered:
         """An answer, once it is charged to the reader's accounts."""

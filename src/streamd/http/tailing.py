@@ -206,6 +206,8 @@ class _SseTail(SseReader):
                 found = await self._service.node.reads.read(stream, self.at, _EVENT_BYTES)
             except (OffsetMismatch, OffsetGone, ColdError):
                 return False  # The client learns why when it reconnects.
+            if self._is_over():
+                return False  # Its token may have ended during the read, before these records.
             up_to_date = found.end == stream.tail
             # Otherwise this loop would send nothing for ever.
             assert found.end > self.at or up_to_date, "a read before the tail finds records"
