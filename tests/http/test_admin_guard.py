@@ -121,6 +121,24 @@ def test_a_page_of_another_origin_is_refused(client: httpx.Client) -> None:
             assert_refused(answer, 403, "ORIGIN_NOT_ALLOWED", asked)
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.parametrize("mode", ["no-cors", "navigate"])
+def test_a_request_that_a_page_of_another_site_caused_is_refused(
+    client: httpx.Client, site: str, mode: str
+) -> None:
+    """Browsers send no Origin with the GET of an image, a script, or a link."""
+    for asked in ADMIN:
+        answer = ask(client, asked, {**JSON, "Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode})
+        assert_refused(answer, 403, "ORIGIN_NOT_ALLOWED", asked)
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none"])
+def test_who_types_an_address_into_a_browser_is_answered(client: httpx.Client, site: str) -> None:
+    for asked in ADMIN:
+        answer = ask(client, asked, {**JSON, "Sec-Fetch-Site": site})
+        assert answer.status_code not in (403, 415, 421, 500), asked
+
+
 def test_a_path_without_post_refuses_it_whatever_its_type(client: httpx.Client) -> None:
     for path in ("/cluster/status", "/cluster/limits/buckets/some"):
         assert ask(client, Ask("POST", path), TEXT).status_code == 405
@@ -205,6 +223,24 @@ async def test_a_node_that_listens_everywhere_takes_any_address_and_no_other_nam
         ):
             answer = await client.get("/cluster/status", headers={"Host": host})
             assert answer.status_code == status
+
+
+async def test_scrapers_use_any_name_where_clients_of_streams_do(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, listen="0.0.0.0:4437", allowed_hosts=[]) as server,
+        server.client() as client,
+    ):
+        answer = await client.get("/metrics", headers={"Host": "streamd-0.streamd.svc:4437"})
+        assert answer.status_code == 200
+        assert "access-control-allow-origin" not in answer.headers
+        foreign = {"Host": "streamd-0.streamd.svc:4437", "Origin": EVIL}
+        assert (await client.get("/metrics", headers=foreign)).status_code == 403
+
+
+async def test_metrics_are_not_for_a_page_whose_name_was_rebound(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        answer = await client.get("/metrics", headers={"Host": "evil.example:4437"})
+        assert answer.json()["error"]["code"] == "HOST_NOT_ALLOWED"
 
 
 async def test_a_request_without_a_host_cannot_administer_a_node(tmp_path: Path) -> None:

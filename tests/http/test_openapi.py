@@ -30,7 +30,8 @@ DOCUMENT = build()
 METHODS = {"get", "head", "post", "put", "delete", "options", "patch", "trace"}
 # What frames a request, rather than being a parameter of it; OpenAPI has other places for those.
 FRAMING = {
-    "host", "origin", "content-type", "content-length", "transfer-encoding", "connection", "expect"
+    "host", "origin", "sec-fetch-mode", "sec-fetch-site",
+    "content-type", "content-length", "transfer-encoding", "connection", "expect",
 }  # fmt: skip
 
 

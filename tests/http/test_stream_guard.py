@@ -30,7 +30,11 @@ class Node(NamedTuple):
     origins: Sequence[str] = ()
 
     def code(
-        self, host: str | None = None, origin: str | None = None, method: str = "POST"
+        self,
+        host: str | None = None,
+        origin: str | None = None,
+        method: str = "POST",
+        fetched: tuple[str, str] | None = None,
     ) -> str | None:
         """The code of the refusal of a request, or None."""
         server = ServerConfig(
@@ -41,6 +45,9 @@ class Node(NamedTuple):
         )
         given = ((b"host", host), (b"origin", origin))
         headers = {name: value.encode() for name, value in given if value is not None}
+        if fetched is not None:
+            site, mode = fetched
+            headers |= {b"sec-fetch-site": site.encode(), b"sec-fetch-mode": mode.encode()}
         request = Request(method, b"/v1/stream/s", b"", headers, b"", cast("Channel", None))
         guard = StreamGuard(server, requires_tokens=self.tokens)
         codes: set[str | None] = set()
@@ -74,6 +81,26 @@ def test_a_local_node_serves_no_name_that_was_rebound(host: str) -> None:
     assert LOCAL.code(host) == HOST
     assert LOCAL.code(host, f"http://{host}") == HOST
     assert LOCAL.code(host, method="GET") == HOST
+
+
+def test_no_page_of_another_site_includes_a_stream() -> None:
+    """As `<script src=…>` a stream of JavaScript would give the page its records."""
+    included = ("cross-site", "no-cors")
+    listed = Node(origins=[APP])
+    assert LOCAL.code("localhost", method="GET", fetched=included) == ORIGIN
+    assert listed.code("localhost", method="GET", fetched=included) == ORIGIN
+    # With `crossorigin` browsers say which page it is.
+    assert listed.code("localhost", APP, "GET", ("cross-site", "cors")) is None
+    for node in (*WITH_TOKENS, Node(origins=["*"])):
+        assert node.code("localhost", method="GET", fetched=included) is None
+
+
+@pytest.mark.parametrize(
+    "fetched",
+    [("cross-site", "navigate"), ("same-site", "no-cors"), ("same-origin", "cors"), ("none", "")],
+)
+def test_links_and_pages_of_this_machine_lead_to_streams(fetched: tuple[str, str]) -> None:
+    assert LOCAL.code("localhost", method="GET", fetched=fetched) is None
 
 
 def test_a_node_that_needs_tokens_or_that_others_reach_serves_any_name() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from streamd.config import ServerConfig, split_address
+from streamd.config import ServerConfig, is_loopback, split_address
 
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  # compared with, not bound
 
@@ -31,6 +31,14 @@ class HostNames:
         except ValueError:
             return False
         return address.is_loopback or self._any_address
+
+
+def are_all_known(server: ServerConfig, *, requires_tokens: bool) -> bool:
+    """Whether clients use no other names than `HostNames`: who listens for other machines without
+    writing down `allowed_hosts` has those of load balancers and containers, too. Where a token is
+    required it does not matter, because a page with a rebound name has none."""
+    is_local = not requires_tokens and is_loopback(server.listen_address[0])
+    return is_local or bool(server.allowed_hosts)
 
 
 def host_name(host: bytes) -> str:

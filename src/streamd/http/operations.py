@@ -60,7 +60,7 @@ class Operations:
         self._answers = answers
         self._auditor = auditor
         self._rates = rates
-        self._guard = AdminGuard(server)
+        self._guard = AdminGuard(server, requires_tokens=authority.is_required)
         self._serves = serves
 
     def refusal(self, request: Request) -> Response | None:

@@ -2,7 +2,8 @@
 
 A page in a browser on this machine, or in this network, can send requests here, and where a token
 is not required there is nothing that it lacks. `Host` betrays a page whose name was rebound to the
-node's address, and `Origin`, which browsers add, betrays all others
+node's address, and `Origin`, which browsers add, betrays all others but one kind: for a script or
+an image browsers send no Origin, but `Sec-Fetch-Site`
 (docs/decisions/024-pages-need-permission.md).
 """
 
@@ -11,13 +12,27 @@ from __future__ import annotations
 import re
 
 from streamd.config import ServerConfig, is_loopback
-from streamd.http.fields import BadRequest
-from streamd.http.host_names import HostNames, host_name, is_same_origin
+from streamd.http.fields import BadRequest, Headers
+from streamd.http.host_names import HostNames, are_all_known, host_name, is_same_origin
 from streamd.http.messages import Request
 
 # Of the Host and Origin headers that were judged well.
 _MAX_REMEMBERED = 256
 _ORIGIN = re.compile(rb"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
+_NO_PART = (
+    "pages of other sites may not include streams as scripts, images or the like; a page that "
+    "server.allowed_origins lists may do so with the attribute crossorigin"
+)
+
+
+def is_part_of_another_page(headers: Headers) -> bool:
+    """Whether a browser says that a page of another site includes what it requests, rather than
+    that somebody follows a link.
+
+    A stream of JavaScript as a `<script>` would give its records to any page.
+    """
+    site = headers.get(b"sec-fetch-site")
+    return site == b"cross-site" and headers.get(b"sec-fetch-mode") != b"navigate"
 
 
 class StreamGuard:
@@ -32,9 +47,8 @@ class StreamGuard:
     """
 
     def __init__(self, server: ServerConfig, *, requires_tokens: bool) -> None:
-        is_local = not requires_tokens and is_loopback(server.listen_address[0])
         origins = server.allowed_origins or (["*"] if requires_tokens else [])
-        self._checks_host = is_local or bool(server.allowed_hosts)
+        self._checks_host = are_all_known(server, requires_tokens=requires_tokens)
         self._judges_origin = "*" not in origins
         # Answers must not come from a cache that has them for another page.
         self.checks_origin = self._judges_origin
@@ -50,8 +64,9 @@ class StreamGuard:
     def check(self, request: Request) -> None:
         """Raises `BadRequest` for a request of a page that has no permission.
 
-        A request without a Host (HTTP/1.0) or Origin comes from no page. OPTIONS is answered to
-        all origins: it says nothing of streams, and the request that follows is judged itself.
+        A request without a Host (HTTP/1.0), Origin and Sec-Fetch-Site comes from no page. OPTIONS
+        is answered to all origins: it says nothing of streams, and the request that follows is
+        judged itself.
         """
         headers = request.headers
         others, certificate = self._of_certificates, request.seat.certificate
@@ -61,9 +76,12 @@ class StreamGuard:
         host = headers.get(b"host", b"")
         if self._checks_host and host and host not in self._good_hosts:
             self._check_host(host)
-        origin = headers.get(b"origin")
-        if origin is not None and self._judges_origin and request.method != "OPTIONS":
-            self._check_origin(origin.lower(), request.scheme, host)
+        if self._judges_origin and request.method != "OPTIONS":
+            origin = headers.get(b"origin")
+            if origin is not None:
+                self._check_origin(origin.lower(), request.scheme, host)
+            elif is_part_of_another_page(headers):
+                raise BadRequest("ORIGIN_NOT_ALLOWED", _NO_PART, 403)
 
     def _check_host(self, host: bytes) -> None:
         if not self._names.include(host):
