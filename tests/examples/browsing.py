@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from tests.official_clients.test_npm_client import Script
 from tests.support import tether
@@ -52,8 +54,16 @@ class Page:
 
     def text(self, selector: str) -> str:
         """The text of the first element that the selector finds."""
-        self.begin("text", selector)
-        return str(json.loads(self._script.says()))
+        return str(self._answer("text", selector))
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of an expression of JavaScript, or of its promise, as scripts of the page have
+        it."""
+        return self._answer("evaluate", expression)
+
+    def _answer(self, *question: object) -> Any:
+        self.begin(*question)
+        return json.loads(self._script.says())
 
     def _order(self, *order: object) -> None:
         self.begin(*order)
@@ -82,36 +92,41 @@ def chromium() -> Iterator[Page]:
 
 
 @contextmanager
-def pages(count: int) -> Iterator[list[Page]]:
-    """Pages of one browser."""
-    with started() as process:
-        try:
-            script = Script(process)
-            yield [Page(script, number) for number in range(count)]
-            script.end_input()
-            assert script.status() == 0
-        finally:
-            process.kill()
-
-
-def started() -> subprocess.Popen[bytes]:
-    """The script, when its browser runs: the first one unpacks Chromium, and others wait for it."""
-    unpacked = HERE / "node_modules" / ".chromium"
-    unpacked.mkdir(exist_ok=True)
-    environment = {
-        "TMPDIR": str(unpacked),
-        # The package then brings the libraries that a machine may not have.
-        "AWS_LAMBDA_JS_RUNTIME": "nodejs20.x",
-    }
-    with (unpacked / "lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+def pages(count: int, *arguments: str) -> Iterator[list[Page]]:
+    """Pages of one browser, which keeps the rules of the web unless an argument turns them off."""
+    with TemporaryDirectory(prefix="browser-") as home:
         process: subprocess.Popen[bytes] = tether.start(
-            ["node", "page.mjs"],
+            ["node", "page.mjs", str(_unpacked()), home, *arguments],
             cwd=HERE,
-            env={**os.environ, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
         )
-        assert Script(process).says() == "ready"
-    return process
+        with process:
+            try:
+                script = Script(process)
+                assert script.says() == "ready"
+                yield [Page(script, number) for number in range(count)]
+                script.end_input()
+                assert script.status() == 0
+            finally:
+                process.kill()
+
+
+def _unpacked() -> Path:
+    """The folder with Chromium, its libraries and fonts: whole, or not there."""
+    packages = HERE / "node_modules"
+    unpacked = packages / ".browser"
+    with (packages / ".browser.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one process unpacks; the others wait for it
+        if not unpacked.exists():
+            with TemporaryDirectory(dir=packages) as directory:
+                whole = Path(directory) / "whole"
+                whole.mkdir()
+                # The package unpacks the libraries where it seems to be in its author's cloud.
+                environment = {"TMPDIR": str(whole), "AWS_LAMBDA_JS_RUNTIME": "nodejs20.x"}
+                subprocess.run(
+                    ["node", "unpack.mjs"], cwd=HERE, env={**os.environ, **environment}, check=True
+                )
+                whole.rename(unpacked)
+    return unpacked

@@ -1,14 +1,53 @@
 // Pages in Chromium. Prints `ready`, then carries out each line of input, an array of JSON, and
 // prints `done` when that is done: [PAGE, ORDER, OPERANDS …], where PAGE is a number of the caller's
-// choice. Orders to several pages may be under way at once. Ends with its input.
+// choice. Some orders are questions: their answer is printed instead, as JSON. Orders to several
+// pages may be under way at once. Ends with its input.
+//
+// Called with the folder of Chromium, one for the browser's own files, and further arguments.
+import { join } from "node:path"
 import { createInterface } from "node:readline"
-import chromium from "@sparticuz/chromium"
+import { fileURLToPath } from "node:url"
 import puppeteer from "puppeteer-core"
 
+const [unpacked, home, ...more] = process.argv.slice(2)
+
+// All of them: neither those of Puppeteer nor those that Chromium's package proposes, which turn off
+// the rules for origins (--disable-web-security) and put all pages into one process.
 const browser = await puppeteer.launch({
-  args: puppeteer.defaultArgs({ args: chromium.args, headless: "shell" }),
-  executablePath: await chromium.executablePath(),
-  headless: "shell",
+  ignoreDefaultArgs: true,
+  args: [
+    "--headless",
+    "--site-per-process",
+    // The sandbox protects the machine from a page, not one page from another. Chromium has none
+    // where it is started by root, and in many containers.
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage", // Containers have little of it.
+    // Pages behind others run as fast as they.
+    "--disable-background-timer-throttling",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-renderer-backgrounding",
+    // It calls nobody of its own accord.
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-default-browser-check",
+    "--no-first-run",
+    "--no-pings",
+    // Origins other than this machine's: https://www.rfc-editor.org/rfc/rfc6761#section-6.4
+    "--host-resolver-rules=MAP *.example 127.0.0.1",
+    `--user-data-dir=${join(home, "profile")}`,
+    ...more,
+    "about:blank",
+  ],
+  env: {
+    ...process.env,
+    HOME: home,
+    TMPDIR: home,
+    FONTCONFIG_FILE: fileURLToPath(new URL("fonts.conf", import.meta.url)),
+    LD_LIBRARY_PATH: join(unpacked, "al2023", "lib"),
+  },
+  executablePath: join(unpacked, "chromium"),
   pipe: true, // Chromium ends with this process, however that ends.
 })
 const pages = new Map()
@@ -41,12 +80,17 @@ const orders = {
       selector,
       texts,
     ),
+}
+const questions = {
   text: (page, selector) => page.$eval(selector, (found) => found.value ?? found.textContent),
+  // What an expression is, or what its promise becomes, to the page's own scripts.
+  evaluate: (page, expression) => page.evaluate(expression),
 }
 
 async function obey(number, order, ...operands) {
-  const answer = await orders[order](await page(number), ...operands)
-  console.log(order === "text" ? JSON.stringify(answer) : "done")
+  const asked = order in questions
+  const answer = await (asked ? questions : orders)[order](await page(number), ...operands)
+  console.log(asked ? JSON.stringify(answer) : "done")
 }
 
 console.log("ready")
