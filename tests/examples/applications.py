@@ -46,19 +46,28 @@ class Application:
         self._process: subprocess.Popen[bytes] = tether.start(
             self._command, env=self._environment, stderr=subprocess.DEVNULL
         )
-        deadline = time.monotonic() + _DEADLINE_S
-        while time.monotonic() < deadline:
-            assert self._process.poll() is None, f"it ended: {self._command}"
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            except ConnectionRefusedError:
-                time.sleep(_POLL_S)
-            else:
-                return
-        raise AssertionError("the application does not answer")
+        self._wait(True, "the application does not answer")
 
     def kill(self) -> None:
-        """Kill Hypercorn and its worker, which would outlive it and go on answering."""
+        """Kill Hypercorn and its worker, which would outlive it and go on answering; return when
+        neither listens."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(_DEADLINE_S)
+        # That was only Hypercorn. A worker may die later, and a `start` meanwhile would find its
+        # port open, and take it for that of the new one.
+        self._wait(False, "the application outlives its kill")
+
+    def _wait(self, listening: bool, problem: str) -> None:
+        deadline = time.monotonic() + _DEADLINE_S
+        while self._listens() != listening:
+            assert not listening or self._process.poll() is None, f"it ended: {self._command}"
+            assert time.monotonic() < deadline, problem
+            time.sleep(_POLL_S)
+
+    def _listens(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except ConnectionRefusedError:
+            return False
+        return True
