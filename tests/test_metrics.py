@@ -60,3 +60,10 @@ def test_every_metric_that_operators_rely_on_exists_from_the_start() -> None:
         "streamd_http_received_bytes_total",
         "streamd_http_sent_bytes_total",
     } <= names
+
+
+def test_a_metric_whose_labels_say_something_is_always_one() -> None:
+    metrics = Metrics()
+    metrics.info("build", "The release.", {"version": "0.2.0", "python": "3.11.7"})
+    samples = _samples(metrics)
+    assert samples["streamd_build_info", (("python", "3.11.7"), ("version", "0.2.0"))] == 1

@@ -16,6 +16,11 @@ from streamd.streams.sessions import PackageStamp
 SESSIONS_FORMAT = 1
 TOKENS_FORMAT = 2
 LIMITS_FORMAT = LOG_FORMAT = 3
+ADDED_BY_FORMAT = {
+    SESSIONS_FORMAT: "sessions between nodes",
+    TOKENS_FORMAT: "tokens",
+    LIMITS_FORMAT: "limits",
+}
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):

@@ -80,6 +80,7 @@ class Metrics:
         self.bytes_out = 0
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
         self.labelled: list[_Labelled] = []
+        self.infos: dict[str, tuple[str, dict[str, str]]] = {}
         self.registry = CollectorRegistry()
         self.registry.register(_Families(self))
         ProcessCollector(registry=self.registry)
@@ -103,6 +104,10 @@ class Metrics:
     ) -> None:
         """Register a counter ``streamd_{name}_total`` with a series for each value of `label`."""
         self.labelled.append((CounterMetricFamily, label, name, text, values))
+
+    def info(self, name: str, text: str, labels: Mapping[str, str]) -> None:
+        """Register a gauge ``streamd_{name}_info``, always 1, whose labels say something."""
+        self.infos[name] = (text, dict(labels))
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -151,6 +156,10 @@ class _Families(Collector):
         yield CounterMetricFamily(
             "streamd_http_sent_bytes", "Bytes written to clients.", metrics.bytes_out
         )
+        for name, (text, info) in metrics.infos.items():
+            told = GaugeMetricFamily(f"streamd_{name}_info", text, labels=tuple(info))
+            told.add_metric(tuple(info.values()), 1)
+            yield told
         for name, (text, value) in metrics.gauges.items():
             yield GaugeMetricFamily(f"streamd_{name}", text, value())
         for family_type, label, name, text, values in metrics.labelled:

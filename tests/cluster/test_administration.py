@@ -9,12 +9,24 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from streamd.cluster.administration import Add, AdminCommand, AdminRefused, Remove, Transfer
+from streamd import __version__
+from streamd.cluster.administration import (
+    Add,
+    AdminCommand,
+    AdminRefused,
+    Promote,
+    Remove,
+    Transfer,
+)
+from streamd.cluster.cluster import Cluster
+from streamd.codec import LOG_FORMAT
 from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.node import status
 from streamd.raft.messages import Configuration
-from streamd.transport import Limits
+from streamd.transport import Hello, Limits
 from tests.sim.network import address_of
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
@@ -26,6 +38,25 @@ Play = Callable[[Scenario], None]
 @pytest.fixture(name="play")
 def _play(tmp_path: Path) -> Play:
     return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
+
+
+def run_an_earlier_release(
+    monkeypatch: pytest.MonkeyPatch, log_formats: dict[int, int], releases: dict[int, bytes]
+) -> None:
+    """Let nodes say, by id, that they understand an earlier log format, and name their release."""
+    real_hello, real_init = Cluster.hello, Cluster.__init__
+
+    def hello(self: Cluster) -> Hello:
+        found = real_hello(self)
+        return replace(found, log_format=log_formats.get(self.node_id, found.log_format))
+
+    def init(self: Cluster, *arguments: Any, **named: Any) -> None:
+        real_init(self, *arguments, **named)
+        if self.node_id in releases:
+            self.transport._surroundings.release = releases[self.node_id]
+
+    monkeypatch.setattr(Cluster, "hello", hello)
+    monkeypatch.setattr(Cluster, "__init__", init)
 
 
 def newcomer(machines: Machines, node_id: int = 4) -> Machine:
@@ -260,5 +291,111 @@ def test_a_removed_member_that_is_still_connected_is_refused_for_its_data(play: 
         assert fourth.node_id in connected(leader)
         with pytest.raises(AdminRefused, match="has data already"):
             await have(leader, Add(address_of(fourth.node_id)))
+
+    play(scenario)
+
+
+# -- releases -------------------------------------------------------------------------------------
+
+
+def versions_at(machine: Machine) -> dict[int, str]:
+    members = status.report(machine.node)["members"]
+    return {member["node_id"]: member["version"] for member in members}
+
+
+def test_a_node_that_does_not_understand_the_log_is_not_added(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_an_earlier_release(monkeypatch, {4: 0, 5: LOG_FORMAT - 1}, {4: b"", 5: b"0.1.9"})
+
+    async def scenario(machines: Machines) -> None:
+        leader, second, _ = await all_ready(machines)
+        fourth, fifth = newcomer(machines, 4), newcomer(machines, 5)
+        await wait_until(lambda: fourth.running is not None and fifth.running is not None)
+        for asked in (leader, second):
+            with pytest.raises(AdminRefused) as refusal:
+                await have(asked, Add(address_of(4)))
+            assert refusal.value.code == "RELEASE_TOO_OLD"
+            assert "node 4 runs an earlier release of streamd" in str(refusal.value)
+            assert "it lacks sessions between nodes, tokens, limits" in str(refusal.value)
+            assert f"node {leader.node_id} runs {__version__}" in str(refusal.value)
+        with pytest.raises(AdminRefused, match=r"node 5 runs 0\.1\.9 of streamd"):
+            await have(leader, Add(address_of(5)))
+        assert configuration(leader).members() == {1, 2, 3}
+
+    play(scenario)
+
+
+def test_a_learner_that_came_back_with_an_earlier_release_is_not_promoted(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_formats: dict[int, int] = {}
+    run_an_earlier_release(monkeypatch, log_formats, {})
+
+    async def scenario(machines: Machines) -> None:
+        leader, _, _ = await all_ready(machines)
+        fourth = newcomer(machines)
+        await wait_until(lambda: fourth.running is not None)
+        await have(leader, Add(address_of(4)))
+        await wait_until(lambda: 4 in connected(leader))
+        await wait_until(lambda: all(m.metrics.sessions_opened > 0 for m in machines.all))
+        await fourth.kill()
+        log_formats[4] = 0
+        machines.start(fourth)
+        await wait_until(lambda: fourth.running is not None and fourth.is_ready)
+        with pytest.raises(AdminRefused) as refusal:
+            await have(leader, Promote(4))
+        assert refusal.value.code == "RELEASE_TOO_OLD"
+        assert configuration(leader).learners == (4,)
+
+    play(scenario)
+
+
+def test_until_the_last_member_is_upgraded_its_release_may_still_be_added(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way back: what one member does not understand is not used yet."""
+    log_formats = {3: 0, 4: 0}
+    run_an_earlier_release(monkeypatch, log_formats, {})
+
+    async def scenario(machines: Machines) -> None:
+        leader, _, third = await all_ready(machines)
+        fourth = newcomer(machines)
+        await wait_until(lambda: fourth.running is not None)
+        answer = await have(leader, Add(address_of(4)))
+        assert answer["learners"] == [4]
+        assert not any(machine.metrics.sessions_opened for machine in machines.all)
+        await have(leader, Remove(4))
+        del log_formats[3]
+        await third.kill()
+        machines.start(third)
+        await all_ready(machines)
+        fifth = newcomer(machines, 5)
+        await wait_until(lambda: fifth.running is not None)
+        log_formats[6] = 0
+        sixth = newcomer(machines, 6)
+        await wait_until(lambda: sixth.running is not None)
+        with pytest.raises(AdminRefused, match="it lacks sessions"):
+            await have(leader, Add(address_of(6)))
+        await have(leader, Add(address_of(5)))
+
+    play(scenario)
+
+
+def test_each_node_reports_the_releases_of_the_others(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_an_earlier_release(monkeypatch, {}, {2: b"", 3: b"0.3.0-rc.1"})
+
+    async def scenario(machines: Machines) -> None:
+        await all_ready(machines)
+        first, second, third = machines.all
+        expected = {1: __version__, 2: "unknown", 3: "0.3.0-rc.1"}
+        await wait_until(lambda: versions_at(first) == expected)
+        await wait_until(lambda: versions_at(second)[3] == "0.3.0-rc.1")
+        # What a node says last is kept while it is gone.
+        await third.kill()
+        await wait_until(lambda: 3 not in connected(first))
+        assert versions_at(first) == expected
 
     play(scenario)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
+from streamd import __version__
 from tests.jepsen_like.cluster_processes import (
     ClusterProcesses,
     NodeProcess,
@@ -84,6 +85,7 @@ def test_status_is_a_table_for_people(cluster: ClusterProcesses) -> None:
             assert cluster.peer_address(member.node_id) in line
             assert str(member.client_port) in line
             assert "ms ago" in line or member is leader
+            assert line.split()[-1] == __version__
 
 
 def test_status_is_json_for_machines(cluster: ClusterProcesses) -> None:
@@ -91,6 +93,7 @@ def test_status_is_json_for_machines(cluster: ClusterProcesses) -> None:
     for node in cluster.nodes.values():
         told = json.loads(streamd(node, "status", "--json").stdout)
         assert told["node_id"] == node.node_id
+        assert told["version"] == __version__
         assert told["leader_id"] == leader.node_id
         assert told["role"] == ("leader" if node is leader else "follower")
         assert told["voters"] == sorted(cluster.nodes)
@@ -100,6 +103,7 @@ def test_status_is_json_for_machines(cluster: ClusterProcesses) -> None:
     others = [member for member in members if member["node_id"] != leader.node_id]
     assert all(member["last_contact_ms"] < 1000 for member in others)
     assert all(member["behind_entries"] >= 0 for member in others)
+    assert {member["version"] for member in members} == {__version__}
 
 
 def test_leadership_is_transferred_to_the_named_node_or_to_any_other(

@@ -9,6 +9,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
+from streamd import __version__
 from streamd.transport import Hello, Limits, Refusal, RefusalCode
 from streamd.transport.errors import ConnectionEnded
 from streamd.transport.hello import encode_hello, parse_hello, parse_refusal
@@ -110,7 +111,7 @@ async def test_a_second_node_with_a_connected_nodes_id_is_refused() -> None:
         assert refusal.code == RefusalCode.NODE_ID_IN_USE
         assert "stranger:9" in str(refusal)
         await first.send(FrameKind.PING)
-        assert await first.wire.read_packet() == (FrameKind.PONG, b"")
+        assert await first.wire.read_packet() == (FrameKind.PONG, __version__.encode())
 
 
 async def test_a_node_that_has_moved_is_accepted_once_its_old_connection_has_closed() -> None:
@@ -135,7 +136,7 @@ async def test_a_restarted_node_takes_the_place_of_its_old_connection(cluster_id
         assert kind == FrameKind.WELCOME
         assert await old.is_shut_out()
         await new.send(FrameKind.PING)
-        assert await new.wire.read_packet() == (FrameKind.PONG, b"")
+        assert await new.wire.read_packet() == (FrameKind.PONG, __version__.encode())
 
 
 # -- the dialling side ----------------------------------------------------------------------------

@@ -13,8 +13,10 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
+from streamd import __version__
 from streamd.cluster.cluster import Cluster
 from streamd.group.group import Group
+from streamd.group.log_formats import LogFormats, lacking
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.core import (
     ChangeInProgress,
@@ -94,6 +96,7 @@ class Administration:
     def __init__(self, group: Group, cluster: Cluster) -> None:
         self._group = group
         self._cluster = cluster
+        self._formats = LogFormats(group, group.state, cluster)
         self._one_at_a_time = trio.Lock()
 
     async def perform(self, command: AdminCommand) -> dict[str, Any]:
@@ -159,7 +162,7 @@ class Administration:
         hello = await self._cluster.meet(address, _MEET_TIMEOUT_S)
         if hello is None:
             raise AdminRefused("NO_ANSWER", f"no node of this cluster's name answers at {address}")
-        _with_learner(self._group.configuration, hello)
+        self._with_learner(self._group.configuration, hello)
         _must_be_empty(hello)
         try:
             now = await self._cluster.invite(hello.node_id)
@@ -173,7 +176,30 @@ class Administration:
             ) from error
         # The introduction at its connection is out of date if the node was a member in between.
         _must_be_empty(now or hello)
-        await self._change(lambda current: _with_learner(current, hello))
+        await self._change(lambda current: self._with_learner(current, hello))
+
+    def _with_learner(self, current: Configuration, newcomer: Hello) -> Configuration:
+        """Raises `AdminRefused` for a node that is a member already, or is too old."""
+        target = _with_learner(current, newcomer)
+        self._must_understand(newcomer.node_id, newcomer.log_format)
+        return target
+
+    def _must_understand(self, node_id: int, log_format: int | None) -> None:
+        """Raises `AdminRefused` for a node that could not read the log. A release from before the
+        refusal of unknown commands would even end on them."""
+        needed = self._formats.needed
+        if log_format is not None and log_format < needed:
+            own = f"node {self._group.node_id} runs {__version__}"
+            raise AdminRefused(
+                "RELEASE_TOO_OLD",
+                f"node {node_id} runs {self._release_of(node_id)} of streamd, which does not "
+                f"understand this cluster's log: it lacks {lacking(log_format, needed)}. Run the "
+                f"members' release on it ({own}), with an empty data directory",
+            )
+
+    def _release_of(self, node_id: int) -> str:
+        connection = self._cluster.connections().get(node_id)
+        return connection.release if connection and connection.release else "an earlier release"
 
     async def _promote(self, node_id: int, replacing: int | None) -> None:
         def promoted(current: Configuration) -> Configuration:
@@ -184,6 +210,7 @@ class Administration:
             lag = self._group.last_index - self._group.peers()[node_id].match_index
             if lag > _CAUGHT_UP_ENTRIES:
                 raise AdminRefused("NOT_CAUGHT_UP", f"node {node_id} lags by {lag} entries")
+            self._must_understand(node_id, self._cluster.log_format_of(node_id))
             voters = tuple(sorted({*current.voters, node_id} - {replacing}))
             learners = tuple(one for one in current.learners if one != node_id)
             return replace(current, voters=voters, learners=learners)

@@ -14,7 +14,7 @@ from streamd.commands.operating import AT_LEADER, Operator, server_group
 from streamd.exits import EXIT_REFUSED, end
 
 _POLL_S = 0.2
-_TABLE_WIDTH = 120
+_TABLE_WIDTH = 140
 
 
 @server_group
@@ -43,7 +43,8 @@ def status(operator: Operator, as_json: bool) -> None:
     console.print(
         f"cluster {answer['cluster_name'] or '(a single node)'}  term {answer['term']}  "
         f"leader {answer['leader_id'] or 'none'}  commit {answer['commit_index']}  "
-        f"(according to node {answer['node_id']}, applied {answer['last_applied']})"
+        f"(according to node {answer['node_id']}, applied {answer['last_applied']}, "
+        f"version {answer.get('version', 'unknown')})"
     )
     if "members" in answer:
         console.print(_table(answer))
@@ -69,6 +70,7 @@ def _table(answer: dict[str, Any]) -> Table:
         "lag",
         "lag bytes",
         "last contact",
+        "version",
     ):
         is_number = title in ("matched", "lag", "lag bytes")
         table.add_column(title, justify="right" if is_number else "left")
@@ -87,6 +89,7 @@ def _table(answer: dict[str, Any]) -> Table:
             str(member.get("behind_entries", "")),
             str(member.get("behind_bytes", "")),
             "" if contact is None else f"{contact} ms ago",
+            member.get("version", "unknown"),
         )
     return table
 

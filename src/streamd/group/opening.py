@@ -6,6 +6,7 @@ import msgspec
 import trio
 
 from streamd.codec import SESSIONS_FORMAT
+from streamd.group.log_formats import LogFormats
 from streamd.group.peers import Peers
 from streamd.group.proposals import OutcomeUnknown, Proposal, Unavailable
 from streamd.raft.core import Core, Role
@@ -55,6 +56,7 @@ class Opener:
         self._core = core
         self._state = state
         self._peers = peers
+        self._formats = LogFormats(core, state, peers)
         self._nonce = nonce
         self._is_refused = False
         self._ask_at = 0.0
@@ -87,11 +89,7 @@ class Opener:
         return self._is_refused or self._peers.log_format_of(self._core.leader_id) == 0
 
     def _may_open(self) -> bool:
-        """Whether all members understand sessions: they say so, or the log already has some."""
-        members = self._core.configuration.members() - {self._core.node_id}
-        return all(
-            (self._peers.log_format_of(one) or 0) >= SESSIONS_FORMAT for one in members
-        ) or any(self._session_of(one).session_id for one in self._core.configuration.members())
+        return self._formats.may_use(SESSIONS_FORMAT)
 
     def leader_changed(self) -> None:
         """Ask the next leader, which may decide otherwise."""

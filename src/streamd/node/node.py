@@ -20,7 +20,8 @@ from streamd.cluster.shipping import SnapshotReceiver, SnapshotSender
 from streamd.codec import LIMITS_FORMAT, TOKENS_FORMAT
 from streamd.config import ClusterConfig, ColdConfig
 from streamd.group.group import Group
-from streamd.group.peers import ChangeListener
+from streamd.group.log_formats import LogFormats
+from streamd.group.peers import ChangeListener, NoPeers
 from streamd.group.proposals import Unavailable
 from streamd.group.reclaim import reclaim_forever
 from streamd.group.stores import Stores, open_core
@@ -86,6 +87,7 @@ class Node:
             nonce=random.getrandbits(63),
             group_id=stores.group_id,
         )
+        self._log_formats = LogFormats(self.group, state, cluster or NoPeers())
         self.archive: Archive | None = None
         self.cold_config = cold_config or ColdConfig()
         self.cold_tier = self._cold_tier(cold, self.cold_config, random)
@@ -240,17 +242,11 @@ class Node:
     def may_have_tokens(self) -> bool:
         """Whether all members understand commands about tokens, which releases before them did
         not."""
-        return len(self.group.state.tokens) > 0 or self._all_understand(TOKENS_FORMAT)
+        return self._log_formats.may_use(TOKENS_FORMAT)
 
     def may_have_limits(self) -> bool:
         """As `may_have_tokens`, for limits."""
-        return len(self.group.state.limits) > 0 or self._all_understand(LIMITS_FORMAT)
-
-    def _all_understand(self, log_format: int) -> bool:
-        if self.cluster is None:
-            return True
-        others = self.group.configuration.members() - {self.group.node_id}
-        return all((self.cluster.log_format_of(one) or 0) >= log_format for one in others)
+        return self._log_formats.may_use(LIMITS_FORMAT)
 
     def is_ready(self) -> bool:
         """Whether the node leads or follows, and its state is as new as it can be."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from streamd import __version__
 from streamd.cluster.cluster import Cluster
 from streamd.metrics import Metrics
 from streamd.raft.interface import PeerStatus
@@ -27,6 +29,7 @@ def report(node: Node) -> dict[str, Any]:
         "cluster_id": identity.cluster_id,
         "cluster_name": identity.cluster_name or None,
         "node_id": group.node_id,
+        "version": __version__,
         "role": group.role.name.lower(),
         "leader_id": group.leader_id or None,
         "term": group.term,
@@ -64,10 +67,20 @@ def _members(node: Node, cluster: Cluster) -> list[dict[str, object]]:
             member["behind_bytes"] = _lag_bytes(node, peer)
             member["flow"] = peer.state
             member["last_contact_ms"] = _last_contact_ms(node, peer)
+        member["version"] = _version(node, node_id, connections)
         if node_id in connections:
             member["connected"] = connections[node_id].connected
         members.append(member)
     return members
+
+
+def _version(node: Node, node_id: int, connections: Mapping[int, PeerConnection]) -> str:
+    """The release that a member runs, or ran when it was last connected. Releases before 0.2 do not
+    tell theirs."""
+    if node_id == node.group.node_id:
+        return __version__
+    connection = connections.get(node_id)
+    return (connection.release if connection is not None else "") or "unknown"
 
 
 def _lag_bytes(node: Node, peer: PeerStatus) -> int:
@@ -82,6 +95,14 @@ def _last_contact_ms(node: Node, peer: PeerStatus) -> int:
 
 def export(node: Node, metrics: Metrics) -> None:
     """Register the metrics of the node and of its peers."""
+    metrics.info(
+        "build",
+        "The release of streamd, and the Python that runs it.",
+        {
+            "version": __version__,
+            "python": platform.python_version(),
+        },
+    )
     group, gauge = node.group, metrics.gauge
     gauge("raft_term", "The node's Raft term.", lambda: group.term)
     gauge("raft_role", "0 follower, 1 or 2 candidate, 3 leader.", lambda: group.role)

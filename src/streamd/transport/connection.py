@@ -9,6 +9,7 @@ from random import Random
 import msgspec
 import trio
 
+from streamd import __version__
 from streamd.transport.credentials import Credentials
 from streamd.transport.errors import ConnectionEnded
 from streamd.transport.hello import Hello
@@ -29,6 +30,8 @@ class Surroundings:
         credentials: Credentials,
     ) -> None:
         self.credentials = credentials
+        # PONGs name it: only a peer that has passed the handshake learns this node's release.
+        self.release = __version__.encode()
         self.handler = handler
         self.network = network
         self.random = random

@@ -38,7 +38,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 class PeerConnection(msgspec.Struct, frozen=True):
     """The state of the connection to a dialled peer. Counters run since the peer was first
-    known."""
+    known. `release` is the version of streamd that the peer runs, as far as it has said so on this
+    connection or the last one."""
 
     connected: bool
     address: str
@@ -46,6 +47,7 @@ class PeerConnection(msgspec.Struct, frozen=True):
     received_bytes: int
     dropped_messages: int
     last_error: str
+    release: str = ""
 
 
 class Handler(Protocol):

@@ -23,7 +23,7 @@ from streamd.transport.interface import PeerConnection
 from streamd.transport.network import leads_to
 from streamd.transport.outbox import Outbox
 from streamd.transport.requests import Asking
-from streamd.transport.wire import FrameKind, Wire, describe, frame, parse_reply
+from streamd.transport.wire import FrameKind, Wire, describe, frame, parse_release, parse_reply
 
 log = structlog.get_logger("streamd.transport")
 
@@ -57,6 +57,7 @@ class Link:
         self.required_host: str | None = None
         self.connected = False
         self.last_error = ""
+        self._release = ""
         self._surroundings = surroundings
         self._limits = surroundings.limits
         self._identify = identify
@@ -77,6 +78,7 @@ class Link:
             received_bytes=traffic.received_bytes,
             dropped_messages=self._outbox.dropped_messages,
             last_error=self.last_error,
+            release=self._release,
         )
 
     def send(self, group_id: int, messages: Sequence[Message]) -> None:
@@ -177,6 +179,7 @@ class Link:
         assert self.node_id == peer.node_id, "a link speaks to the node that it is for"
         began_at = trio.current_time()
         self.connected = True
+        self._release = ""
         self._logged = ""
         self._asking.begin()
         self._outbox.begin_connection(wire)
@@ -200,7 +203,9 @@ class Link:
             kind, payload = await wire.read_packet()
             if kind == FrameKind.REPLY:
                 self._asking.on_reply(parse_reply(payload))
-            elif kind != FrameKind.PONG:
+            elif kind == FrameKind.PONG:
+                self._release = parse_release(payload)
+            else:
                 raise ProtocolError(f"it sent a frame of kind {kind} on a connection for replies")
 
     async def _write(self, wire: Wire) -> None:

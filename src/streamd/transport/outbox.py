@@ -143,9 +143,9 @@ class Outbox:
             self._packet_bytes -= len(packet.payload)
         return packet is not None
 
-    def put_control(self, kind: FrameKind) -> None:
+    def put_control(self, kind: FrameKind, payload: bytes = b"") -> None:
         """Queue a PING or PONG; at most one of each waits."""
-        self._control[kind] = frame(kind)
+        self._control[kind] = frame(kind, payload)
         self._write_promptly()
 
     def drop_messages(self) -> None:

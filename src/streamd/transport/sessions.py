@@ -43,6 +43,7 @@ class Session:
         self.host = host
         self._own_id = own_id
         self._handler = surroundings.handler
+        self._release = surroundings.release
         self._outbox = Outbox(surroundings.limits)
         self._answering = Answering(
             self._handler, peer.node_id, self._outbox, surroundings.limits, surroundings.fatal
@@ -69,7 +70,7 @@ class Session:
             elif kind == FrameKind.REQUEST:
                 self._answering.on_request(parse_request(payload), nursery)
             elif kind == FrameKind.PING:
-                self._outbox.put_control(FrameKind.PONG)
+                self._outbox.put_control(FrameKind.PONG, self._release)
             else:
                 raise ProtocolError(f"it sent a frame of kind {kind} on its own connection")
 

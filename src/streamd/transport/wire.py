@@ -8,6 +8,7 @@ small frames can go between them; the end's kind carries the flag `CONTINUED`.
 from __future__ import annotations
 
 import math
+import re
 import ssl
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
@@ -29,6 +30,9 @@ _REQUEST = Struct(">IQHI")
 _REPLY = Struct(">QB")
 _RECEIVE_BYTES = 64 * 1024
 
+_RELEASE = re.compile(r"[0-9A-Za-z.+-]*")
+_MAX_RELEASE_CHARACTERS = 64
+
 _MESSAGES = msgspec.msgpack.Decoder(list[Message])
 
 
@@ -43,7 +47,7 @@ class FrameKind(IntEnum):
     REPLY = 6
     PART = 7  # precedes the frame that carries `CONTINUED`
     PING = 8
-    PONG = 9
+    PONG = 9  # the sender's release; earlier releases name none
     PROOF = 10  # ends the handshake, if there is a secret
 
 
@@ -166,6 +170,12 @@ def parse_reply(payload: bytes) -> Reply:
         raise ProtocolError("it sent a reply without a head")
     request_id, status = _REPLY.unpack_from(payload)
     return Reply(request_id, status, payload[_REPLY.size :])
+
+
+def parse_release(payload: bytes) -> str:
+    """The release that a `PONG` names; empty if it names none, or nothing that can be one."""
+    text = payload.decode("ascii", errors="replace")
+    return text if len(text) <= _MAX_RELEASE_CHARACTERS and _RELEASE.fullmatch(text) else ""
 
 
 # -- connections ----------------------------------------------------------------------------------

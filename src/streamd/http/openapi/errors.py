@@ -161,6 +161,7 @@ ERRORS: dict[str, Error] = {
     "409 MEMBER_ALREADY": Error("The node is a member already."),
     "409 NOT_EMPTY": Error("The node has data already."),
     "409 NOT_JOINED": Error("The node did not accept the invitation."),
+    "409 RELEASE_TOO_OLD": Error("The node's release does not understand the cluster's log."),
     "409 NOT_CAUGHT_UP": Error("The learner lags too far to become a voter."),
     "409 LAST_VOTER": Error("The last voter cannot be removed."),
     "409 CHANGE_IN_PROGRESS": Error("Another change of members is under way."),

@@ -165,12 +165,25 @@ PATHS = (
     _admin_command(
         "Add",
         "Add a node as a learner",
-        ("409 MEMBER_ALREADY", "409 NOT_EMPTY", "409 NOT_JOINED", "502 NO_ANSWER", *_CHANGE),
+        (
+            "409 MEMBER_ALREADY",
+            "409 NOT_EMPTY",
+            "409 NOT_JOINED",
+            "409 RELEASE_TOO_OLD",
+            "502 NO_ANSWER",
+            *_CHANGE,
+        ),
     ),
     _admin_command(
         "Promote",
         "Make a learner a voter",
-        ("404 NOT_A_LEARNER", "404 NOT_A_VOTER", "409 NOT_CAUGHT_UP", *_CHANGE),
+        (
+            "404 NOT_A_LEARNER",
+            "404 NOT_A_VOTER",
+            "409 NOT_CAUGHT_UP",
+            "409 RELEASE_TOO_OLD",
+            *_CHANGE,
+        ),
     ),
     _admin_command(
         "Remove",

@@ -62,6 +62,7 @@ _MEMBER = _closed(
         "peer_address": {"type": "string"},
         "client_address": {"type": "string"},
         "voter": {"type": "boolean"},
+        "version": {"type": "string"},
     },
     optional={
         "match_index": _COUNT,
@@ -78,6 +79,7 @@ _STATUS = _closed(
         "cluster_id": {"type": "string"},
         "cluster_name": {"type": ["string", "null"]},
         "node_id": {"type": "integer"},
+        "version": {"type": "string"},
         "role": {"type": "string"},
         "leader_id": _LEADER,
         "term": _COUNT,
