@@ -20,7 +20,7 @@ AIDS = "aids"
 LAYERS = (
     {"auth"},
     {"raft", "streams"},
-    {"codec"},
+    {"codec", "cures"},
     {"storage", "objectstore", "transport"},
     {AIDS},
     {"group"},

@@ -50,6 +50,8 @@ from streamd.blocking import (
 from streamd.certificates import TlsFiles
 from streamd.cluster.cluster import Cluster
 from streamd.config import ADMIN_CONNECTIONS, ClusterConfig, Config, ConfigError, ServerConfig
+from streamd.cures import cure_of_address, with_cure
+from streamd.exits import errors_in
 from streamd.group.stores import Stores
 from streamd.http import needs
 from streamd.http.admin_application import AdminApplication
@@ -353,9 +355,12 @@ class App:
             try:
                 await nursery.start(self.cluster.transport.run)
             except* OSError as errors:
-                listen = self.config.cluster.listen
-                reason = f"cannot listen on {listen}: {errors.exceptions[0]}"
-                raise ConfigError(f"cluster.listen: {reason}") from None
+                [error, *_] = errors_in(errors)
+                assert isinstance(error, OSError)
+                raise ConfigError(
+                    f"cluster.listen: cannot listen on {self.config.cluster.listen}: {error}. "
+                    f"{cure_of_address(error.errno)}"
+                ) from None
             if self.cluster.may_found:
                 await self.cluster.found()
             yield
@@ -401,7 +406,7 @@ def _peer_tls(cluster: ClusterConfig) -> TlsFiles[TlsContexts] | None:
     try:
         return TlsFiles(files, partial(ssl_contexts, *map(Path, files)))
     except OSError as error:
-        raise ConfigError(f"cluster.tls_cert, tls_key, tls_ca: {error}") from None
+        raise ConfigError(f"cluster.tls_cert, tls_key, tls_ca: {with_cure(error)}") from None
 
 
 def _credentials(cluster: ClusterConfig) -> Credentials:
@@ -412,9 +417,7 @@ def _credentials(cluster: ClusterConfig) -> Credentials:
         try:
             secret = Path(cluster.secret_file).read_bytes().strip()
         except OSError as error:
-            raise ConfigError(
-                f"cluster.secret_file: {cluster.secret_file}: {error.strerror}"
-            ) from None
+            raise ConfigError(f"cluster.secret_file: {with_cure(error)}") from None
         if len(secret) < MIN_SECRET_BYTES:
             raise ConfigError(
                 f"cluster.secret_file: {cluster.secret_file} has {len(secret)} bytes, and a secret "

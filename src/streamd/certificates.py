@@ -30,11 +30,11 @@ class TlsFiles(Generic[T]):
     contexts. `told` is called after each load, with what prevented it, if anything did."""
 
     def __init__(self, files: Sequence[str], load: Callable[[], T]) -> None:
-        """Raises what `load` raises."""
+        """Raises what `load` raises, and `OSError` naming a file that cannot be read."""
         self._files = files
         self._load = load
         self._seen = self._stamps()
-        self._contexts = load()
+        self._contexts = self._loaded()
         self.told: Callable[[Sequence[str], str | None], None] = lambda *_: None
 
     def __call__(self) -> T:
@@ -45,7 +45,7 @@ class TlsFiles(Generic[T]):
         # Before the files are read: a change in between is noticed at the next look.
         self._seen = self._stamps()
         try:
-            self._contexts = self._load()
+            self._contexts = self._loaded()
         except (OSError, ConfigError) as error:
             log.error(
                 "TLS files cannot be used, and the ones loaded before stay in use",
@@ -67,6 +67,12 @@ class TlsFiles(Generic[T]):
         while True:
             await trio.sleep(POLL_INTERVAL_S)
             self.look()
+
+    def _loaded(self) -> T:
+        for file in self._files:
+            with open(file, "rb"):
+                pass  # The errors of `ssl` name no file.
+        return self._load()
 
     def _stamps(self) -> list[Stamp | None]:
         return [stamp_of(file) for file in self._files]

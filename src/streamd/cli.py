@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from importlib import import_module
 from pathlib import Path
@@ -106,6 +107,7 @@ def serve(
     from streamd.cluster.cluster import FormationError
     from streamd.commands.serve import serve as serve_node
     from streamd.config import ConfigError, load
+    from streamd.cures import with_cure
     from streamd.logs import set_up_logging
     from streamd.malloc import share_one_heap
     from streamd.privacy import keep_private
@@ -129,6 +131,8 @@ def serve(
                 return Failure(EXIT_CONFIG, str(error))
             case StorageError() | RaftViolation() | FormationError():
                 return Failure(EXIT_STORAGE, str(error))
+            case OSError() if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                return Failure(EXIT_STORAGE, with_cure(error))
         return None
 
     with exit_on(failure_of):

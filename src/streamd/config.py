@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from streamd.auth.scopes import ScopeError, parse_scope
 from streamd.auth_config import CertificateConfig, JwtConfig, auth_fault
+from streamd.cures import cure
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.redaction import shown
 from streamd.transport.credentials import DEFAULT_TLS_NAME
@@ -334,7 +335,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text())
     except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from None
+        raise ConfigError(f"{file}: {error.strerror}. {cure(error.errno)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: not TOML: {error}") from None
 

@@ -27,6 +27,7 @@ from streamd.auth.templates import parse_template
 from streamd.auth_config import JwtConfig
 from streamd.certificates import POLL_INTERVAL_S, Stamp, stamp_of
 from streamd.config import ConfigError
+from streamd.cures import with_cure
 from streamd.metrics import Metrics
 from streamd.redaction import shown
 
@@ -71,7 +72,9 @@ class IdentityProvider:
         self._seen = stamp_of(config.jwks)
         try:
             self._keys = self._parse(_read(config.jwks))
-        except (OSError, KeySetError) as error:
+        except OSError as error:
+            raise ConfigError(f"auth.jwt.jwks: {with_cure(error)}") from None
+        except KeySetError as error:
             raise ConfigError(f"auth.jwt.jwks: {config.jwks}: {error}") from None
 
     def export(self, metrics: Metrics) -> None:
@@ -209,7 +212,7 @@ def _client_tls(authorities: str | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=authorities)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"auth.jwt.jwks_ca: {authorities}: {error}") from None
+        raise ConfigError(f"auth.jwt.jwks_ca: {with_cure(error)}") from None
 
 
 def _policy(config: JwtConfig) -> Policy:

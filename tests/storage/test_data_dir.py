@@ -48,8 +48,8 @@ def test_another_nodes_directory_is_refused_and_released(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "cannot be read"),
-        (b'{"node_id": "one"}', "cannot be read"),
+        (b"", "is damaged"),
+        (b'{"node_id": "one"}', "is damaged"),
         (b'{"node_id": 1, "cluster_id": "c", "format_version": 3}', "has format 3"),
     ],
 )

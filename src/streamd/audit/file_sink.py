@@ -9,6 +9,7 @@ from pathlib import Path
 
 from streamd.audit.sinks import SinkFailed
 from streamd.blocking import RunBlocking
+from streamd.cures import cure
 
 _OWN = 0o600
 
@@ -44,7 +45,8 @@ class FileSink:
             size = os.fstat(descriptor).st_size
             is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
         except OSError as error:
-            raise SinkFailed(f"{self._path}: {error.strerror}") from None
+            advice = cure(error.errno)
+            raise SinkFailed(f"{self._path}: {error.strerror}. {advice}") from None
         self._close()
         self._descriptor, self._is_torn = descriptor, is_torn
 

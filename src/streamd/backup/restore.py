@@ -40,6 +40,7 @@ from streamd.backup.replay import Replay, Wanted, become_another
 from streamd.backup.takeover import SETTLE_S, fence_off, missing_packs
 from streamd.blocking import RunBlocking
 from streamd.config import Config
+from streamd.cures import with_cure
 from streamd.objectstore.catalog import Catalog
 from streamd.objectstore.checkpoints import Manifest
 from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
@@ -49,7 +50,7 @@ from streamd.raft.membership import encode_configuration
 from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
 from streamd.storage.data_dir import DataDir
 from streamd.storage.errors import StorageFailed
-from streamd.storage.files import read_checked, remove_durably, write_checked
+from streamd.storage.files import is_there, read_checked, remove_durably, write_checked
 from streamd.storage.incoming import SnapshotDamaged, SnapshotSink
 from streamd.storage.install import recover_install
 from streamd.storage.log_storage import open_log, reset_log
@@ -184,7 +185,7 @@ async def restore(
 def _check_usable(path: Path) -> _Done | None:
     """Check that the directory is new, or has a restore under way; returns the result of one that
     is finished. Raises `RestoreRefused`, `StorageError`."""
-    if not path.exists() or (path / "restore").exists():
+    if not is_there(path) or is_there(path / "restore"):
         return None
     if path.is_dir() and (done := read_checked(path / _DONE, _Done)) is not None:
         return done
@@ -304,7 +305,7 @@ class _Restoration:
         of = manifest.of
         meta = SnapshotMeta(of.index, of.term, of.chain, of.configuration, of.snapshot_id)
         await self._run_blocking(recover_install, self._data_dir)
-        if not self._data_dir.state.exists():
+        if not is_there(self._data_dir.state):
             await self._receive(manifest, meta)
             await self._run_blocking(write_checked, self._data_dir.install_marker, meta)
             await self._run_blocking(recover_install, self._data_dir)
@@ -429,10 +430,10 @@ def _forget_base(data_dir: DataDir) -> None:
     try:
         data_dir.install_marker.unlink(missing_ok=True)
         for directory in (data_dir.incoming, data_dir.state):
-            if directory.exists():
+            if is_there(directory):
                 shutil.rmtree(directory)
     except OSError as error:
-        raise StorageFailed(f"{data_dir.path} cannot be cleared: {error}") from error
+        raise StorageFailed(f"{data_dir.path} cannot be cleared: {with_cure(error)}") from error
 
 
 def _look_into(data_dir: DataDir) -> tuple[list[Pack], int]:
@@ -475,4 +476,4 @@ def _found_cluster(data_dir: DataDir, config: Config, position: LogPosition, don
         write_checked(data_dir.path / _DONE, done)
         remove_durably(data_dir.restoring)
     except OSError as error:
-        raise StorageFailed(f"{data_dir.path} cannot be written: {error}") from error
+        raise StorageFailed(f"{data_dir.path} cannot be written: {with_cure(error)}") from error

@@ -10,12 +10,13 @@ import msgspec
 
 from streamd.codec import Batch, encode_batch
 from streamd.config import Config
+from streamd.cures import with_cure
 from streamd.group.stores import Stores
 from streamd.raft.membership import encode_configuration
 from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
 from streamd.storage.data_dir import IDENTITY
 from streamd.storage.errors import NothingToRecover, StorageFailed
-from streamd.storage.files import read_checked, remove_durably, write_checked
+from streamd.storage.files import is_there, read_checked, remove_durably, write_checked
 from streamd.streams.commands import RenewIncarnations
 from streamd.streams.etags import incarnation_base
 from streamd.streams.model import Header
@@ -51,7 +52,7 @@ def recover_alone(
     `StorageError`.
     """
     server, cluster = config.server, config.cluster
-    if not (Path(server.data_dir) / IDENTITY).exists():
+    if not is_there(Path(server.data_dir) / IDENTITY):
         raise _nothing(server.data_dir)
     stores = Stores.open(Path(server.data_dir), server.node_id, cluster, recovering=True)
     try:
@@ -69,7 +70,7 @@ def recover_alone(
         remove_durably(marker)
         return report
     except OSError as error:
-        raise StorageFailed(f"{server.data_dir} cannot be written: {error}") from error
+        raise StorageFailed(f"{server.data_dir} cannot be written: {with_cure(error)}") from error
     finally:
         stores.close()
 

@@ -20,6 +20,7 @@ from streamd.app import App
 from streamd.blocking import in_thread
 from streamd.certificates import TlsFiles, reload_on_hangup
 from streamd.config import Config, ConfigError, ServerConfig, is_loopback
+from streamd.cures import cure_of_address
 from streamd.group.stores import Stores
 from streamd.http.front_door import FrontDoor
 from streamd.http.listeners import hold_ports, listen, server_tls
@@ -176,7 +177,8 @@ def _listen(key: str, server: ServerConfig) -> list[socket.socket]:
     try:
         return (listen if server.workers == 1 else hold_ports)(*server.listen_address)
     except OSError as error:
-        raise ConfigError(f"{key}: cannot listen on {server.listen}: {error}") from None
+        advice = cure_of_address(error.errno)
+        raise ConfigError(f"{key}: cannot listen on {server.listen}: {error}. {advice}") from None
 
 
 def _keep_from_others(config: Config, directory: Path) -> None:
@@ -191,8 +193,9 @@ def _keep_from_others(config: Config, directory: Path) -> None:
                 log.info("others on this machine could read it; now they cannot", path=str(path))
     keys = (config.server.tls_key, config.cluster.tls_key, config.cluster.secret_file)
     for path in (*directories, *(Path(key) for key in keys if key is not None)):
-        if is_open_to_others(path):
-            log.warning("open to others on this machine: chmod go= it", path=str(path))
+        with suppress(OSError):  # A cold store that does not answer yet may lack its directory.
+            if is_open_to_others(path):
+                log.warning("open to others on this machine: chmod go= it", path=str(path))
 
 
 def _url(server: ServerConfig, listeners: list[socket.socket]) -> str:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
 import structlog
 
 from streamd.config import ClusterConfig
+from streamd.cures import with_cure
 from streamd.raft.core import Core, Settings
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry, decode_configuration
 from streamd.raft.messages import Configuration
 from streamd.storage.data_dir import DataDir
 from streamd.storage.errors import (
+    IdentityMismatch,
+    LogBelowFloor,
     LogCorrupt,
     RecoveryUnfinished,
     RestoreUnfinished,
     StateLagsLog,
     StorageError,
+    StorageFailed,
 )
+from streamd.storage.files import is_there
 from streamd.storage.incoming import check_installed
 from streamd.storage.install import recover_install
 from streamd.storage.log_storage import LogStorage, open_log
@@ -54,26 +60,49 @@ class Stores:
         A node of a cluster gets its first log entry by founding the cluster or from its leader; a
         single node makes it here. Only `recovering` opens what an interrupted recovery has left.
         """
+        try:
+            return cls._open(path, node_id, cluster, recovering, group_id)
+        except OSError as error:
+            raise StorageFailed(f"{path} cannot be opened: {with_cure(error)}") from error
+
+    @classmethod
+    def _open(
+        cls,
+        path: Path,
+        node_id: int,
+        cluster: ClusterConfig | None,
+        recovering: bool,
+        group_id: int,
+    ) -> Stores:
+        """As `open`; raises `OSError`, too."""
         name = cluster.name if cluster is not None else None
         joining = cluster is not None and name is not None and node_id != cluster.bootstrap_node_id
         data_dir = DataDir.open(path, node_id, cluster_name=name or "", joining=joining)
+        is_strayed = name is None and not recovering and bool(data_dir.identity.cluster_name)
         log_store: LogStorage | None = None
         try:
-            if data_dir.restoring.exists():
+            if is_there(data_dir.restoring):
                 raise RestoreUnfinished(
                     f"the restore into {path} was not finished: run the same 'streamd restore' "
                     "again to continue it"
                 )
-            if data_dir.recovering.exists() and not recovering:
+            if is_there(data_dir.recovering) and not recovering:
                 raise RecoveryUnfinished(
                     f"the recovery of {path} was not finished: run the same 'streamd recover "
                     "--offline' again to complete it"
                 )
             recover_install(data_dir)
-            log_store = open_log(
-                data_dir.log, data_dir.floor, group_id=group_id, alone=name is None
-            )
+            try:
+                log_store = open_log(
+                    data_dir.log, data_dir.floor, group_id=group_id, alone=name is None
+                )
+            except (LogCorrupt, LogBelowFloor) as damage:
+                if is_strayed:
+                    raise _without_its_cluster(data_dir, set()) from damage
+                raise
             if name is None and log_store.last_index == 0:
+                if is_strayed:
+                    raise _without_its_cluster(data_dir, set())
                 log_store.append([bootstrap_entry([node_id])], BOOTSTRAP_HARD_STATE)
             try:
                 state_store = _open_state(data_dir, log_store)
@@ -134,8 +163,26 @@ def _make_up_for(damage: StorageError, data_dir: DataDir, log_store: LogStorage)
     return log_store
 
 
-def open_core(stores: Stores, state: State, random: Random, timing: ClusterConfig) -> Core:
-    """The core for what is stored. Raises `StorageError` when log and state do not fit."""
+def _without_its_cluster(data_dir: DataDir, voters: Iterable[int]) -> IdentityMismatch:
+    """The error for a member's data in a node without peers: alone it would elect nobody, or found
+    another cluster over them."""
+    identity = data_dir.identity
+    of = f" {identity.cluster_name!r}" if identity.cluster_name else ""
+    among = ", ".join(map(str, sorted(voters)))
+    return IdentityMismatch(
+        f"{data_dir.path} holds data of node {identity.node_id} of the cluster{of}"
+        + (f" (voters {among})" if among else "")
+        + ", and the configuration has no [cluster]: set cluster.name, cluster.listen and "
+        "cluster.routes as they were. Only if a majority of the voters is lost for good, `streamd "
+        "recover --offline` lets this node go on alone"
+    )
+
+
+def open_core(
+    stores: Stores, state: State, random: Random, timing: ClusterConfig, *, has_peers: bool = True
+) -> Core:
+    """The core for what is stored. Raises `StorageError` when log and state do not fit, and when a
+    node without peers is a member beside others."""
     header = state.header
     stores.log.fit_to_state(header.applied_index, header.applied_term)
     lost = stores.log.lost_below
@@ -143,7 +190,7 @@ def open_core(stores: Stores, state: State, random: Random, timing: ClusterConfi
         decode_configuration(header.configuration) if header.configuration else Configuration()
     )
     ticks = timing.election_timeout_ms // timing.heartbeat_interval_ms
-    return Core(
+    core = Core(
         node_id=stores.data_dir.identity.node_id,
         hard_state=stores.log.hard_state,
         log=stores.log,
@@ -154,3 +201,6 @@ def open_core(stores: Stores, state: State, random: Random, timing: ClusterConfi
         may_vote=lost is None,
         trusted_from_index=0 if lost is None else lost.index,
     )
+    if not has_peers and core.configuration.members() - {core.node_id}:
+        raise _without_its_cluster(stores.data_dir, core.configuration.voters)
+    return core

@@ -16,6 +16,7 @@ import trio
 from streamd.auth.certificates import Certificate
 from streamd.certificates import TlsFiles
 from streamd.config import ConfigError, ServerConfig
+from streamd.cures import with_cure
 from streamd.http.messages import COMMON_HEAD, error_response
 from streamd.http.shares import client_of
 from streamd.http.wire import STATUS_LINES, body_parts
@@ -118,7 +119,10 @@ def server_tls(server: ServerConfig) -> TlsFiles[ssl.SSLContext] | None:
     files = [server.tls_cert, server.tls_key]
     if server.tls_client_ca is not None:
         files.append(server.tls_client_ca)
-    return TlsFiles(files, partial(_ssl_context, server))
+    try:
+        return TlsFiles(files, partial(_ssl_context, server))
+    except OSError as error:
+        raise ConfigError(f"server.tls_cert, tls_key, tls_client_ca: {with_cure(error)}") from None
 
 
 def _ssl_context(server: ServerConfig) -> ssl.SSLContext:
@@ -135,8 +139,8 @@ def _ssl_context(server: ServerConfig) -> ssl.SSLContext:
     try:
         # Without a password OpenSSL would ask a terminal for one, and everyone would wait.
         context.load_cert_chain(server.tls_cert, server.tls_key, password="")
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"server.tls_cert, server.tls_key: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"server.tls_cert, server.tls_key: {with_cure(error)}") from None
     if server.tls_client_ca is not None:
         _ask_for_certificates(context, server.tls_client_ca, server.tls_client_auth)
     return context
@@ -152,8 +156,8 @@ def _ask_for_certificates(context: ssl.SSLContext, authorities: str, mode: str) 
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(cafile=authorities)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"server.tls_client_ca: {authorities}: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"server.tls_client_ca: {authorities}: {with_cure(error)}") from None
 
 
 def client_certificate(stream: trio.SSLStream[Any]) -> Certificate | None:

@@ -72,7 +72,7 @@ class Node:
         self.cluster = cluster
         self.run_blocking = run_blocking
         self.group = Group(
-            open_core(stores, state, random, timing),
+            open_core(stores, state, random, timing, has_peers=cluster is not None),
             stores.log,
             Machine(state),
             stores.state,

@@ -11,8 +11,9 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
+from streamd.cures import with_cure
 from streamd.storage.errors import DataDirInUse, IdentityMismatch, StorageFailed
-from streamd.storage.files import rename_durably, write_durably
+from streamd.storage.files import is_there, rename_durably, write_durably
 from streamd.streams.content import UNDECODABLE
 
 # 2: the log has a journal. An earlier release would not miss what only the journal holds.
@@ -76,7 +77,9 @@ class DataDir:
                 os.close(lock)
                 raise
         except OSError as error:
-            raise StorageFailed(f"the data directory {path} cannot be used: {error}") from error
+            raise StorageFailed(
+                f"the data directory {path} cannot be used: {with_cure(error)}"
+            ) from error
 
     def join(self, cluster_id: str) -> None:
         """Become part of the cluster `cluster_id`, durably; a repetition does nothing.
@@ -107,24 +110,29 @@ class DataDir:
     def set_state_aside(self) -> None:
         """Keep a damaged state for an investigation. Raises `StorageFailed`."""
         try:
-            if self.state_damaged.exists():
+            if is_there(self.state_damaged):
                 shutil.rmtree(self.state_damaged)
             rename_durably(self.state, self.state_damaged)
         except OSError as error:
-            raise StorageFailed(f"{self.state} cannot be set aside: {error}") from error
+            raise StorageFailed(f"{self.state} cannot be set aside: {with_cure(error)}") from error
 
     def read_root_token(self) -> bytes | None:
         """What `write_root_token` kept. Raises `StorageFailed` for anything else."""
         try:
-            return bytes.fromhex(self.root_token.read_text()) if self.root_token.exists() else None
-        except (OSError, ValueError) as error:
-            raise StorageFailed(f"{self.root_token} cannot be read: {error}") from error
+            return bytes.fromhex(self.root_token.read_text()) if is_there(self.root_token) else None
+        except OSError as error:
+            raise StorageFailed(f"{self.root_token} cannot be read: {with_cure(error)}") from error
+        except ValueError as error:
+            raise StorageFailed(
+                f"{self.root_token} is not a token's digest ({error}): replace it with `streamd "
+                "token bootstrap --offline`, or remove it"
+            ) from error
 
     def _identify_as(self, identity: Identity) -> None:
         try:
             _write_identity(self.path, identity)
         except OSError as error:
-            raise StorageFailed(f"{self.path} cannot be written: {error}") from error
+            raise StorageFailed(f"{self.path} cannot be written: {with_cure(error)}") from error
         self.identity = identity
 
     def close(self) -> None:
@@ -145,7 +153,7 @@ def write_root_token(path: Path, digest: bytes) -> None:
         finally:
             os.close(lock)
     except OSError as error:
-        raise StorageFailed(f"{path} cannot be written: {error}") from error
+        raise StorageFailed(f"{path} cannot be written: {with_cure(error)}") from error
 
 
 def _lock(path: Path) -> int:
@@ -158,6 +166,7 @@ def _lock(path: Path) -> int:
         raise DataDirInUse(
             f"the data directory {path} is in use by another streamd"
             + (f" (process {holder})" if holder else "")
+            + ": stop that one, or name another data directory"
         ) from None
     os.ftruncate(lock, 0)
     os.pwrite(lock, b"%d\n" % os.getpid(), 0)
@@ -167,6 +176,12 @@ def _lock(path: Path) -> int:
 def _identify(path: Path, node_id: int, cluster_name: str, joining: bool) -> Identity:
     """The directory's identity, created or completed where it still lacks something."""
     known = _read_identity(path)
+    if known is None and (is_there(path / "log" / "CURRENT") or is_there(path / "state")):
+        raise IdentityMismatch(
+            f"{path} holds data, but its {IDENTITY} is missing, which says whose they are: put it "
+            "back from a copy of the directory. For a node that was never in a cluster, "
+            f'{{"node_id":{node_id},"cluster_id":""}} will do'
+        )
     identity = known or Identity(node_id, cluster_id="")
     if identity.node_id != node_id:
         raise IdentityMismatch(
@@ -192,15 +207,18 @@ def _identify(path: Path, node_id: int, cluster_name: str, joining: bool) -> Ide
 
 def _read_identity(path: Path) -> Identity | None:
     file = path / IDENTITY
-    if not file.exists():
+    if not is_there(file):
         return None
     try:
         identity = msgspec.json.decode(file.read_bytes(), type=Identity)
     except UNDECODABLE as error:
-        raise IdentityMismatch(f"{file} cannot be read: {error}") from error
+        raise IdentityMismatch(
+            f"{file} is damaged ({error}): put it back from a copy of the directory"
+        ) from error
     if not _OLDEST_FORMAT_VERSION <= identity.format_version <= FORMAT_VERSION:
         raise IdentityMismatch(
-            f"{path} has format {identity.format_version}; this streamd reads {FORMAT_VERSION}"
+            f"{path} has format {identity.format_version}, and this streamd reads up to "
+            f"{FORMAT_VERSION}: start the release that wrote it, or a later one"
         )
     return identity
 

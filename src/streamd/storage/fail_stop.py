@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from streamd.cures import cure
 from streamd.storage.errors import RESTORE_HINT, LogCorrupt, StorageError, StorageFailed
 
 
@@ -32,15 +33,14 @@ class FailStop:
             self._failure = error
             raise
         except OSError as error:
-            self._failure = failed(self._directory, str(error))
+            self._failure = failed(self._directory, str(error), error.errno)
             raise self._failure from error
 
 
-def failed(directory: Path, what: str) -> StorageFailed:
-    """The error for a read or write that the disk refused."""
+def failed(directory: Path, what: str, number: int | None) -> StorageFailed:
+    """The error for a read or write that the system refused, with its error number."""
     return StorageFailed(
-        f"{directory}: {what}. Nothing was acknowledged after this; free or repair the disk, "
-        "then start again."
+        f"{directory}: {what}. Nothing was acknowledged after this. {cure(number)}"
     )
 
 

@@ -18,6 +18,16 @@ _CHECKSUM = Struct(">I")
 T = TypeVar("T")
 
 
+def is_there(path: Path) -> bool:
+    """Whether a file or directory exists. Raises `OSError` where that cannot be seen: what is
+    unreadable for a moment must not be taken for missing."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def write_durably(file: Path, content: bytes) -> None:
     """Replace a file so that after any crash it has its old content or its new, whole."""
     fresh = file.with_name(file.name + ".new")
@@ -84,7 +94,7 @@ def write_checked(file: Path, value: object) -> None:
 
 def read_checked(file: Path, kind: type[T]) -> T | None:
     """What `write_checked` wrote; None when there is no file. Raises `LogCorrupt`."""
-    if not file.exists():
+    if not is_there(file):
         return None
     raw = file.read_bytes()
     content, checksum = raw[: -_CHECKSUM.size], raw[-_CHECKSUM.size :]

@@ -14,7 +14,7 @@ import msgspec
 
 from streamd.storage.binding import plyvel
 from streamd.storage.errors import RESTORE_HINT, LogCorrupt, StorageError
-from streamd.storage.files import sync_directory
+from streamd.storage.files import is_there, sync_directory
 from streamd.storage.leveldb import LevelDBFailStop
 from streamd.storage.raft_snapshots import Piece, SnapshotMeta, piece_crc, put_rows
 from streamd.storage.state_store import StateStore, open_state_database
@@ -132,7 +132,7 @@ class SnapshotSink:
 
     def _discard(self) -> None:
         self.close()
-        if self._directory.exists():
+        if is_there(self._directory):
             shutil.rmtree(self._directory)
 
     def _resume(self, meta: SnapshotMeta) -> None:

@@ -14,10 +14,12 @@ import shutil
 
 import structlog
 
+from streamd.cures import with_cure
 from streamd.raft.chain import ChainPosition
 from streamd.storage.data_dir import DataDir
 from streamd.storage.errors import StorageFailed
 from streamd.storage.files import (
+    is_there,
     read_checked,
     remove_durably,
     rename_durably,
@@ -42,14 +44,16 @@ def install(
     """
     assert meta.index >= log_store.first_index, meta
     assert not log_store.holds(meta.index, meta.term), meta
-    assert data_dir.incoming.exists()
+    assert is_there(data_dir.incoming)
     try:
         write_checked(data_dir.install_marker, meta)
         state.swap(lambda: _swap_directories(data_dir))
         log_store.reset(ChainPosition(meta.index, meta.term, meta.chain))
         _clean_up(data_dir)
     except OSError as error:
-        raise StorageFailed(f"{data_dir.path}: the snapshot is not installed: {error}") from error
+        raise StorageFailed(
+            f"{data_dir.path}: the snapshot is not installed: {with_cure(error)}"
+        ) from error
     log.info("a Raft snapshot was installed", index=meta.index, term=meta.term)
 
 
@@ -66,19 +70,21 @@ def recover_install(data_dir: DataDir) -> SnapshotMeta | None:
                 data_dir.log, data_dir.floor, index=meta.index, term=meta.term, chain=meta.chain
             )
             log.info("the snapshot's installation was completed", index=meta.index, term=meta.term)
-        if meta is not None or data_dir.state_old.exists():
+        if meta is not None or is_there(data_dir.state_old):
             _clean_up(data_dir)
     except OSError as error:
-        raise StorageFailed(f"{data_dir.path}: the snapshot is not installed: {error}") from error
+        raise StorageFailed(
+            f"{data_dir.path}: the snapshot is not installed: {with_cure(error)}"
+        ) from error
     return meta
 
 
 def _swap_directories(data_dir: DataDir) -> None:
     """As long as there are received rows, the state is not yet in place."""
-    if not data_dir.incoming.exists():
+    if not is_there(data_dir.incoming):
         return
-    if data_dir.state.exists():
-        if data_dir.state_old.exists():
+    if is_there(data_dir.state):
+        if is_there(data_dir.state_old):
             shutil.rmtree(data_dir.state_old)
         rename_durably(data_dir.state, data_dir.state_old)
     rename_durably(data_dir.incoming, data_dir.state)
@@ -86,5 +92,5 @@ def _swap_directories(data_dir: DataDir) -> None:
 
 def _clean_up(data_dir: DataDir) -> None:
     remove_durably(data_dir.install_marker)
-    if data_dir.state_old.exists():
+    if is_there(data_dir.state_old):
         shutil.rmtree(data_dir.state_old)

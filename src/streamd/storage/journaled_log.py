@@ -27,7 +27,7 @@ from streamd.raft.messages import Entry, HardState
 from streamd.storage import journal
 from streamd.storage.errors import RESTORE_HINT, LogCorrupt, StorageFailed
 from streamd.storage.fail_stop import corrupt, failed
-from streamd.storage.files import write_durably
+from streamd.storage.files import is_there, write_durably
 from streamd.storage.journal import Damaged, Journal, Mark, Record
 from streamd.storage.leveldb_log import MAX_INDEX, LevelDBLog
 
@@ -67,7 +67,7 @@ class JournaledLog:
         """See `log_engine.open_engine`."""
         self.directory = directory
         self._file = directory / "journal"
-        if self._file.exists() and not (directory / "CURRENT").exists():
+        if is_there(self._file) and not is_there(directory / "CURRENT"):
             raise StorageFailed(f"{directory} has a journal but no CURRENT file. {RESTORE_HINT}")
         self._db = LevelDBLog(directory, group_id, paranoid=paranoid)
         try:
@@ -77,7 +77,7 @@ class JournaledLog:
             self._hard_state = self._db.hard_state()
         except OSError as error:
             self._db.close()
-            raise failed(directory, str(error)) from error
+            raise failed(directory, str(error), error.errno) from error
         except BaseException:
             self._db.close()
             raise
@@ -264,7 +264,7 @@ class JournaledLog:
         Raises `LogCorrupt`.
         """
         mark = self._db.mark()
-        content = self._file.read_bytes() if self._file.exists() else b""
+        content = self._file.read_bytes() if is_there(self._file) else b""
         if mark is None:
             if any(content):
                 raise corrupt(self.directory, "there is a journal that it does not know")
@@ -297,7 +297,7 @@ class JournaledLog:
         mark = None
         with suppress(LogCorrupt):
             mark = self._db.mark()
-        content = self._file.read_bytes() if self._file.exists() else b""
+        content = self._file.read_bytes() if is_there(self._file) else b""
         found = journal.records_left(content, 0 if mark is None else mark.sequence)
         rows, hard_state = _outcome(found)
         self._db.store(entries=rows, hard_state=hard_state)

@@ -7,14 +7,16 @@ last write a power failure tore, so that write is cut off first.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from streamd.cures import cure, number_in, with_cure
 from streamd.storage.binding import plyvel
 from streamd.storage.errors import RESTORE_HINT, StorageFailed
 from streamd.storage.fail_stop import FailStop, corrupt, failed
-from streamd.storage.files import sync_directory
+from streamd.storage.files import is_there, sync_directory
 from streamd.storage.tears import IsKey, cut_torn_tails
 
 
@@ -53,11 +55,16 @@ def open_database(
         return db
     except plyvel.CorruptionError as error:
         raise corrupt(directory, _text(error)) from error
-    except (plyvel.Error, OSError) as error:
+    except plyvel.Error as error:
+        # Before `OSError`, which `plyvel.IOError` is as well, without a number.
+        text = _text(error)
+        number = number_in(text)
         # LevelDB reports a missing or damaged MANIFEST or CURRENT as an invalid argument.
-        raise StorageFailed(
-            f"{directory} cannot be opened: {_text(error)}. {RESTORE_HINT}"
-        ) from error
+        is_damage = number in (None, errno.ENOENT, errno.EINVAL)
+        advice = RESTORE_HINT if is_damage else cure(number)
+        raise StorageFailed(f"{directory} cannot be opened: {text}. {advice}") from error
+    except OSError as error:
+        raise StorageFailed(f"{directory} cannot be opened: {with_cure(error)}") from error
 
 
 def _text(error: Exception) -> str:
@@ -73,7 +80,7 @@ def _refuse_orphans(directory: Path) -> None:
 
     LevelDB would take the directory for a new one, and delete the tables it finds there.
     """
-    if (directory / "CURRENT").exists():
+    if is_there(directory / "CURRENT"):
         return
     if any(file.suffix in (".ldb", ".log") for file in directory.iterdir()):
         raise StorageFailed(f"{directory} has data but no CURRENT file. {RESTORE_HINT}")
@@ -87,7 +94,8 @@ def translated(directory: Path) -> Iterator[None]:
     except plyvel.CorruptionError as error:
         raise corrupt(directory, _text(error)) from error
     except plyvel.Error as error:
-        raise failed(directory, _text(error)) from error
+        text = _text(error)
+        raise failed(directory, text, number_in(text)) from error
 
 
 class LevelDBFailStop(FailStop):

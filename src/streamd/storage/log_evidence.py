@@ -17,7 +17,13 @@ from crc32c import crc32c
 from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import HardState
 from streamd.storage.errors import LogCorrupt
-from streamd.storage.files import read_checked, remove_durably, write_checked, write_durably
+from streamd.storage.files import (
+    is_there,
+    read_checked,
+    remove_durably,
+    write_checked,
+    write_durably,
+)
 
 _FLOOR = Struct(">4sQQI")
 _CHECKSUM = Struct(">I")
@@ -36,7 +42,7 @@ class LogEvidence:
 
     def floor(self) -> ChainPosition:
         """An entry known to be on disk; index 0 without a floor. Raises `LogCorrupt`."""
-        if not self.floor_file.exists():
+        if not is_there(self.floor_file):
             return ChainPosition()
         content = self.floor_file.read_bytes()
         try:

@@ -11,10 +11,11 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from streamd.cures import with_cure
 from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import Entry, HardState
 from streamd.storage.errors import LogCorrupt, StorageError, StorageFailed
-from streamd.storage.files import rename_durably, sync_directory
+from streamd.storage.files import is_there, rename_durably, sync_directory
 from streamd.storage.log_engine import MAX_INDEX, LogEngine, OpenEngine, open_engine, proved
 from streamd.storage.log_evidence import LogEvidence
 
@@ -39,14 +40,14 @@ class LogFiles:
 def finish_salvage(files: LogFiles) -> None:
     """Complete or undo a salvage that a crash cut short. Raises `StorageFailed`."""
     try:
-        if not files.kept.exists():
+        if not is_there(files.kept):
             return
-        if files.directory.exists():
+        if is_there(files.directory):
             shutil.rmtree(files.kept)
         else:
             rename_durably(files.kept, files.directory)
     except OSError as error:
-        raise StorageFailed(f"{files.kept} cannot be put in place: {error}") from error
+        raise StorageFailed(f"{files.kept} cannot be put in place: {with_cure(error)}") from error
 
 
 def salvage(files: LogFiles, group_id: int, damage: StorageError) -> None:
@@ -74,12 +75,12 @@ def salvage(files: LogFiles, group_id: int, damage: StorageError) -> None:
         move_aside(files)
         rename_durably(files.kept, files.directory)
     except OSError as error:
-        raise StorageFailed(f"{files.directory} cannot be salvaged: {error}") from error
+        raise StorageFailed(f"{files.directory} cannot be salvaged: {with_cure(error)}") from error
 
 
 def move_aside(files: LogFiles) -> None:
     """Keep a log for an investigation; it replaces an earlier one. Raises `OSError`."""
-    if files.damaged.exists():
+    if is_there(files.damaged):
         shutil.rmtree(files.damaged)
     rename_durably(files.directory, files.damaged)
 

@@ -17,7 +17,7 @@ from struct import Struct
 import structlog
 
 from streamd.storage.errors import RESTORE_HINT, LogCorrupt
-from streamd.storage.files import cut_durably, remove_durably, write_durably
+from streamd.storage.files import cut_durably, is_there, remove_durably, write_durably
 from streamd.storage.wal import Damaged, Records, whole_size
 
 _CURRENT = "CURRENT"
@@ -163,7 +163,7 @@ def _manifest(directory: Path) -> Path | None:
     except FileNotFoundError:
         return None
     file = directory / match[0].strip() if match is not None else None
-    return file if file is not None and file.exists() else None
+    return file if file is not None and is_there(file) else None
 
 
 def _logs(directory: Path, first: int) -> list[Path]:

@@ -17,6 +17,7 @@ import trio
 
 from streamd.blocking import RunBlocking
 from streamd.config import ColdConfig, ConfigError
+from streamd.cures import cure
 from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.objectstore.errors import ColdError, ColdRefused, ColdUnavailable
@@ -46,8 +47,16 @@ async def open_cold(
     except ColdUnavailable as error:
         log.warning("the cold store does not answer; old bytes stay here", error=str(error))
     except ColdError as error:
-        raise ConfigError(f"cold: {error}") from error
+        raise ConfigError(f"cold: {error}{_advice(error)}") from error
     return cold
+
+
+def _advice(error: ColdError) -> str:
+    """What to do about the system's error that lies beneath, if one does."""
+    beneath: BaseException | None = error
+    while beneath is not None and not isinstance(beneath, OSError):
+        beneath = beneath.__cause__
+    return "" if beneath is None else f". {cure(beneath.errno)}"
 
 
 class LeaderTerm:
