@@ -65,6 +65,9 @@ class StateFlusher:
         self._checkpoints = deque([state.stored_index])
         self._compact_through = 0
         self._floor_due = False
+        self._removing = False  # Entries are being removed from the log.
+        self._may_waste = True  # The log's files may take much more than its entries.
+        self._removed = trio.lowlevel.ParkingLot()  # wakes `_free_space`
 
     @property
     def is_full(self) -> bool:
@@ -96,9 +99,16 @@ class StateFlusher:
         self._compact_through = 0
         self._checkpoints = deque([index])
         self._flushed.unpark_all()
+        self._have_space_freed()
 
     async def run(self) -> None:
-        """Store changes a batch at a time until cancelled. Raises `StorageError`."""
+        """Store changes, and free the log's space, until cancelled. Raises `StorageError`."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._flush_batches)
+            nursery.start_soon(self._free_space)
+
+    async def _flush_batches(self) -> None:
+        """Store changes a batch at a time."""
         floor_at = trio.current_time()
         while True:
             while not self._state.unstored:
@@ -172,7 +182,11 @@ class StateFlusher:
 
     def next_duty(self) -> Callable[[], None] | None:
         """Some work on the log. Call it once, in the log's thread, before asking for the next."""
+        if self._removing:
+            self._removing = False
+            self._have_space_freed()
         if self._log.cut():
+            self._removing = True
             return self._log.remove_cut
         if self._floor_due:
             self._floor_due = False
@@ -181,3 +195,20 @@ class StateFlusher:
             through, self._compact_through = self._compact_through, 0
             return lambda: self._log.begin_cut(through)
         return None
+
+    def _have_space_freed(self) -> None:
+        self._may_waste = True
+        self._removed.unpark_all()
+
+    async def _free_space(self) -> None:
+        """Give the space of entries that were removed from the log back to the disk.
+
+        This happens beside the log's thread: LevelDB rewrites what lies around the entries, and no
+        append should wait for that.
+        """
+        while True:
+            while not self._may_waste:
+                await self._removed.park()
+            self._may_waste = False
+            while await self._run_blocking(self._log.free_some):
+                pass

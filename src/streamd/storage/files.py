@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import TypeVar
@@ -84,6 +85,16 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def directory_bytes(directory: Path) -> int:
+    """How many bytes the files in a directory have together; some may vanish meanwhile."""
+    found = 0
+    with os.scandir(directory) as files:
+        for file in files:
+            with suppress(FileNotFoundError):
+                found += file.stat().st_size
+    return found
 
 
 def write_checked(file: Path, value: object) -> None:

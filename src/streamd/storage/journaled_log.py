@@ -129,7 +129,18 @@ class JournaledLog:
         size = sum(len(row[0].payload) for row in recent if row is not None)
         return size + self._db.stored_size(lo, min(hi, self._first_recent))
 
+    def disk_bytes(self) -> int:
+        """How much of the disk LevelDB's files and the journal take."""
+        return self._db.disk_bytes()
+
     # -- writing ------------------------------------------------------------------------------
+
+    def free(self, end: int, max_bytes: int) -> None:
+        """Give back the disk space of removed entries before `end`, about `max_bytes` of it.
+
+        The journal has none to give: it is a ring, of at most `journal.MAX_BYTES`.
+        """
+        self._db.free(end, max_bytes)
 
     def write(
         self,

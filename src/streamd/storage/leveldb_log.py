@@ -12,6 +12,7 @@ from msgspec.structs import astuple
 
 from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import Entry, HardState
+from streamd.storage.files import directory_bytes
 from streamd.storage.journal import Mark
 from streamd.storage.leveldb import open_database, translated
 
@@ -131,6 +132,27 @@ class LevelDBLog:
         """About how many bytes on disk the entries from `lo` to before `hi` take."""
         with translated(self.directory):
             return int(self._db.approximate_size(self._key(lo), self._key(hi)))
+
+    def disk_bytes(self) -> int:
+        """How much of the disk the files in the directory take."""
+        return directory_bytes(self.directory)
+
+    def free(self, end: int, max_bytes: int) -> None:
+        """Give back the disk space of removed entries before `end`, about `max_bytes` of it.
+
+        LevelDB by itself does not. Tables of a log hardly overlap, so it moves them to the deeper
+        levels as they are, and the few markers of their deletion never reach them there.
+        """
+        low = 0
+        if self.stored_size(0, end) > max_bytes:
+            while end - low > 1:
+                middle = (low + end) // 2
+                if self.stored_size(0, middle) > max_bytes:
+                    end = middle
+                else:
+                    low = middle
+        with translated(self.directory):
+            self._db.compact_range(start=self._key(0), stop=self._key(end))
 
     def write(
         self,

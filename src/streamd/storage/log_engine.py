@@ -23,7 +23,7 @@ __all__ = ["MAX_INDEX", "LogEngine", "OpenEngine", "open_engine", "proved"]
 class LogEngine(Protocol):
     """The rows of one log. Every call blocks and raises `StorageFailed` or `LogCorrupt`.
 
-    One thread writes; another may read beside it.
+    One thread writes; another may read beside it, and a third one free space.
     """
 
     @property
@@ -69,6 +69,12 @@ class LogEngine(Protocol):
 
     def remove(self, indexes: Sequence[int]) -> None:
         """Remove entries before the base; a crash may bring them back."""
+
+    def disk_bytes(self) -> int:
+        """How much of the disk the files take, with the space of removed entries."""
+
+    def free(self, end: int, max_bytes: int) -> None:
+        """Give back the disk space of removed entries before `end`, about `max_bytes` of it."""
 
     def close(self) -> None:
         """Release the directory; a repetition does nothing."""

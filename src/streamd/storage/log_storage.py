@@ -19,8 +19,8 @@ from streamd.storage.log_store import LogStore
 class LogStorage(LogReader, Protocol):
     """One group's log. Every call blocks except those of `LogReader`, `holds` and `cut`.
 
-    One thread writes; the event loop may read beside it. After a disk error this call and every
-    later one that blocks raise `StorageFailed`.
+    One thread writes; the event loop may read beside it, and another thread free space. After a
+    disk error this call and every later one that blocks raise `StorageFailed`.
     """
 
     @property
@@ -69,6 +69,12 @@ class LogStorage(LogReader, Protocol):
 
     def remove_cut(self) -> None:
         """Remove the entries before the log's beginning."""
+
+    def free_some(self) -> bool:
+        """Give some of the space of removed entries back to the disk, if they take much of it.
+
+        Returns whether to call it again.
+        """
 
     def reset(self, position: ChainPosition) -> None:
         """Make the log empty, to continue after an entry that only the state holds."""

@@ -20,6 +20,11 @@ from streamd.storage.salvage import LogFiles, finish_salvage, move_aside, salvag
 
 _RECENT_BYTES = 8 * 1024 * 1024
 _KEYS_PER_DELETE = 10_000
+# The files may take half as much again as the entries, and this much, before space is given back:
+# that costs up to one write of all entries.
+_WASTE_BYTES = 32 * 1024 * 1024
+# How much is given back at once: a few hundred milliseconds of a thread's work.
+_FREED_BYTES = 64 * 1024 * 1024
 
 
 class LogStore:
@@ -39,6 +44,8 @@ class LogStore:
         # progress.
         self._coming_base: ChainPosition | None = None
         self._first_kept = 1
+        # The last entry whose row was removed, also those after the base when the log was reset.
+        self._removed_through = 0
         self._last = ChainPosition()
         self._floor = ChainPosition()
         self._recent = EntryCache(_RECENT_BYTES)
@@ -171,7 +178,18 @@ class LogStore:
             first, self._first_kept = self._first_kept, self._base.index + 1
             # Their indexes are known: a search for them would read the payloads of all entries.
             self._delete(iter(range(first, self._first_kept)))
+        self._removed_through = max(self._removed_through, self._first_kept - 1)
         self._recent.forget_through(self._first_kept - 1)
+
+    def free_some(self) -> bool:
+        with self._fail_stop.guarding():
+            first, end = self._first_kept, max(self._removed_through + 1, self._first_kept)
+            held = self._engine.stored_size(first, self._last.index + 1)
+            wasted = self._engine.stored_size(0, first)
+            if self._engine.disk_bytes() <= held + held // 2 + _WASTE_BYTES:
+                return False
+            self._engine.free(end, _FREED_BYTES)
+            return self._engine.stored_size(0, first) < wasted
 
     def reset(self, position: ChainPosition) -> None:
         """The floor goes first, then one write moves the base and removes all entries after it.
@@ -181,6 +199,7 @@ class LogStore:
         """
         with self._fail_stop.guarding():
             self._evidence.note_floor(position)
+            self._removed_through = max(self._removed_through, self._last.index)
             self._engine.restart_after(position)
             self._base = self._last = self._floor = position
             self._coming_base, self._first_kept = None, position.index + 1
