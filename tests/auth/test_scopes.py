@@ -81,6 +81,19 @@ def test_the_names_of_a_bucket_are_those_of_permitted_streams(
     assert found == sorted(found)
 
 
+def test_the_buckets_that_scopes_permit_to_list_are_in_order() -> None:
+    compiled = scopes_of(
+        "list:b*", "list:agents/*", "list:a/", "list:bees/", "admin:tenant/run-*", "read:x/*"
+    )
+    assert compiled.buckets("list") == [
+        NamePattern(b"a", False),
+        NamePattern(b"agents", False),
+        NamePattern(b"b", True),
+    ]
+    assert scopes_of("admin:*", "list:b/").buckets("list") == [NamePattern(b"", True)]
+    assert scopes_of("read:*").buckets("list") == []
+
+
 @given(st.text(max_size=40) | st.builds("{}:{}".format, st.sampled_from(VERBS), st.text()))
 @example("read:\ud800")
 @example("read:a/\0*")

@@ -253,6 +253,24 @@ def test_a_listing_shows_only_what_its_reader_may_read(place: Authorized) -> Non
     assert names("", place.token("admin:listed/*"))[0] == ["a", "run-1", "run-2", "runs", "x"]
 
 
+def test_a_listing_of_buckets_shows_those_that_its_reader_may_list(place: Authorized) -> None:
+    for bucket in ("seen-1", "seen-2", "seen-3"):
+        place.ask("PUT", f"/{bucket}")
+    token = place.token("list:seen-1/", "list:seen-2/*", "read:seen-3/*", "admin:seen-3/s")
+
+    def names(query: str, token: str) -> list[str]:
+        body = place.ask("GET", f"/{query}", token).json()
+        return [one["bucket_id"] for one in body["buckets"]]
+
+    assert names("", token) == ["seen-1", "seen-2"]
+    assert names("?limit=1&after=seen-1", token) == ["seen-2"]
+    assert names("?prefix=seen-3", token) == []
+    assert names("?prefix=seen", place.token("list:*")) == ["seen-1", "seen-2", "seen-3"]
+    assert names("", place.token("read:*")) == []
+    assert told(place.ask("GET", "/", None)) == (401, "AUTHENTICATION_REQUIRED")
+    assert told(place.ask("GET", "/", UNKNOWN)) == (401, "INVALID_TOKEN")
+
+
 def test_what_one_token_has_read_is_not_repeated_to_a_stranger(place: Authorized) -> None:
     path = "/v1/stream/repeated/s?offset=-1"
     place.ask("PUT", "/v1/stream/repeated/s", headers=TEXT, content=b"mine")

@@ -63,6 +63,56 @@ async def test_1_1_bucket_and_stream_ids_have_122_bytes_together(tmp_path: Path)
             assert code(refused) == (400, "INVALID_STREAM_ID")
 
 
+# -- all buckets ----------------------------------------------------------------------------------
+
+
+async def test_all_buckets_are_listed_in_pages_also_those_that_paths_created(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        await make(
+            client, "/agents", "/agents/a", "/agents/b", "/v1/stream/chat", "/v1/stream/ab/x"
+        )
+        first = (await client.get("/?limit=2")).json()
+        assert [(one["bucket_id"], one["streams"]) for one in first["buckets"]] == [
+            ("_default", 1),
+            ("ab", 1),
+        ]
+        assert (first["has_more"], first["next_cursor"]) == (True, "ab")
+        assert first["buckets"][0]["created_at_ms"] > 0
+        rest = (await client.get("/?limit=2&after=ab")).json()
+        assert [one["bucket_id"] for one in rest["buckets"]] == ["agents"]
+        assert (rest["has_more"], rest["next_cursor"]) == (False, None)
+        found = (await client.get("/?prefix=ag&consistency=local")).json()
+        assert [one["bucket_id"] for one in found["buckets"]] == ["agents"]
+        assert (await client.head("/")).status_code == 200
+        assert code(await client.get("/?limit=0")) == (400, "INVALID_REQUEST")
+        assert code(await client.put("/")) == (405, "METHOD_NOT_ALLOWED")
+
+
+async def test_a_page_of_buckets_has_what_was_acknowledged(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        for number in range(5):
+            await make(client, f"/bucket-{number}")
+            assert len((await client.get("/")).json()["buckets"]) == number + 1
+
+
+@pytest.mark.parametrize(
+    ("path", "bucket"),
+    [("/v1/stream/chat", "_default"), ("/v1/stream/ab/chat", "ab"),
+     ("/v1/stream/Caf%C3%A9%20x/chat", "Caf%C3%A9%20x"), ("/v1/stream/admin/chat", "admin")],
+)  # fmt: skip
+async def test_streams_are_listed_whatever_the_name_of_their_bucket(
+    path: str, bucket: str, tmp_path: Path
+) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        await make(client, path)
+        assert await listed(client, f"/{bucket}/streams") == ["chat"]
+        [stream] = (await client.get(f"/{bucket}/streams")).json()["streams"]
+        assert (await client.get(stream["path"])).status_code == 200
+        assert code(await client.get(f"/{bucket}")) == (400, "INVALID_BUCKET_ID")
+
+
 # -- 1.2 create, 1.3 look at, 1.5 delete ----------------------------------------------------------
 
 

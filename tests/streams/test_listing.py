@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from streamd.auth.scopes import NamePattern, Scopes, parse_scope
 from streamd.streams import listing
 from streamd.streams.commands import Create
-from streamd.streams.listing import ListQuery, Page, list_streams
+from streamd.streams.listing import BucketQuery, ListQuery, Page, list_buckets, list_streams
 from streamd.streams.model import Settings
 from tests.streams.driver import TEXT, Driver, key
 from tests.streams.memory_store import MemoryStore
@@ -196,3 +196,60 @@ def test_a_full_page_looks_at_no_further_pattern(driver: Driver) -> None:
     within = tuple(NamePattern(name, False) for name in (b"a", b"b", b"c"))
     found = list_streams(driver.store, ListQuery(b"b", limit=1, within=within), driver.now_ms)
     assert (names(found), found.rows, found.has_more) == (["a"], 2, True)
+
+
+# -- buckets ---------------------------------------------------------------------------------------
+
+BUCKETS = ["B", "_default", "a", "agents", "agents-2", "b" * 64, "tenant", "日本"]
+LISTING = ["list:a*", "list:agents/*", "list:B/", "list:agents-2/", "admin:*", "read:*"]
+
+
+def with_buckets(driver: Driver) -> Driver:
+    for bucket in BUCKETS:
+        driver.do(Create(key("s", bucket), Settings(TEXT), implicit_bucket=True))
+    driver.flush()
+    return driver
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, len(BUCKETS), 1000])
+def test_pages_have_each_bucket_once(driver: Driver, limit: int) -> None:
+    with_buckets(driver)
+    seen: list[str] = []
+    has_more = True
+    while has_more:
+        after = seen[-1].encode() if seen else b""
+        found = list_buckets(driver.store, BucketQuery(after=after, limit=limit))
+        seen += [listed.name.decode() for listed in found.buckets]
+        has_more = found.has_more
+        assert not has_more or len(found.buckets) == limit
+    assert seen == BUCKETS
+
+
+@given(
+    prefix=st.sampled_from(["", "a", "agents", "agents-", "x", "日"]),
+    after=st.sampled_from(["", "a", "agents", "agentz", "~"]),
+    scopes=st.lists(st.sampled_from(LISTING)),
+)
+def test_a_page_has_the_buckets_that_match_and_no_others(
+    prefix: str, after: str, scopes: list[str]
+) -> None:
+    driver = with_buckets(Driver())
+    compiled = Scopes(map(parse_scope, scopes))
+    within = tuple(compiled.buckets("list"))
+    found = list_buckets(driver.store, BucketQuery(prefix.encode(), after.encode(), 1000, within))
+    assert [listed.name.decode() for listed in found.buckets] == [
+        bucket
+        for bucket in BUCKETS
+        if bucket.startswith(prefix)
+        and bucket.encode() > after.encode()
+        and compiled.permit("list", key("", bucket))
+    ]
+
+
+def test_a_bucket_is_listed_with_the_streams_that_clients_see(driver: Driver) -> None:
+    driver.now_ms += 7
+    driver.create("one")
+    driver.create("two")
+    driver.flush()
+    [listed] = list_buckets(driver.store, BucketQuery()).buckets
+    assert (listed.name, listed.streams, listed.created_ms) == (b"b", 2, driver.now_ms)

@@ -176,7 +176,7 @@ class _Patterns:
 
 
 class NamePattern(NamedTuple):
-    """Names of streams in a bucket: `text` itself or, if `is_prefix`, all that begin with it."""
+    """Names of streams or buckets: `text` itself or, if `is_prefix`, all that begin with it."""
 
     text: bytes
     is_prefix: bool
@@ -215,6 +215,20 @@ class Scopes:
             for each in found
             if each.text.startswith(base)
         )
+
+    def buckets(self, verb: Verb) -> list[NamePattern]:
+        """The names of buckets for which `permit` is true, in order, each matched by one pattern
+        only."""
+        patterns = self._by_verb.get(verb)
+        if patterns is None:
+            return []
+        found = []
+        for text in patterns.prefixes + sorted(patterns.exact):
+            bucket, nul, name = text.partition(b"\0")
+            # A pattern of streams does not match their bucket.
+            if not name:
+                found.append(NamePattern(bucket, not nul))
+        return sorted(found)
 
 
 def _permitted_by(scope: Scope) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from streamd.http.routing import (
     BatchRoute,
     BootstrapRoute,
     BucketRoute,
+    BucketsRoute,
     LatestSnapshotRoute,
     ListingRoute,
     OpsRoute,
@@ -125,6 +126,11 @@ RESOURCES: Mapping[type[Route], Resource] = {
         "bootstrap",
         {"GET": bootstrap.bootstrap, "HEAD": bootstrap.bootstrap},
         {"GET": needs.read_below, "HEAD": needs.read_below},
+    ),
+    BucketsRoute: Resource(
+        "buckets",
+        {"GET": buckets.list_buckets, "HEAD": buckets.list_buckets},
+        {"GET": needs.list_buckets, "HEAD": needs.list_buckets},
     ),
     BucketRoute: Resource(
         "bucket",

@@ -8,14 +8,20 @@ from streamd.auth.scopes import NamePattern
 from streamd.http.fields import BadRequest, is_local, parse_query, whole_number
 from streamd.http.limit_bodies import LimitsBody
 from streamd.http.messages import Request, Response, error_response
-from streamd.http.routing import BucketRoute, ListingRoute, path_of
+from streamd.http.routing import (
+    INVALID_BUCKET_ID,
+    BucketRoute,
+    BucketsRoute,
+    ListingRoute,
+    path_of,
+)
 from streamd.http.service import BUCKET_NOT_FOUND, Service
 from streamd.http.writes import location
 from streamd.streams.commands import CreateBucket, DeleteBucket, Result, Sweep
 from streamd.streams.etags import state_tag
-from streamd.streams.keys import stream_key
+from streamd.streams.keys import is_bucket_id, stream_key
 from streamd.streams.limits import Limits
-from streamd.streams.listing import Listed, ListQuery, Page
+from streamd.streams.listing import BucketQuery, Listed, ListQuery, Page
 
 MAX_LISTED = 1000
 _MAX_SWEPT = 1000
@@ -38,6 +44,23 @@ class BucketBody(msgspec.Struct):
     kept_bytes: int | None
     kept_streams: int
     limits: LimitsBody
+
+
+class BucketEntry(msgspec.Struct):
+    """A bucket among the others."""
+
+    bucket_id: str
+    streams: int
+    created_at_ms: int
+
+
+class BucketsBody(msgspec.Struct):
+    """The answer to GET of all buckets that the sender may list."""
+
+    prefix: str
+    buckets: list[BucketEntry]
+    next_cursor: str | None
+    has_more: bool
 
 
 class StreamBody(msgspec.Struct):
@@ -125,20 +148,32 @@ async def _sweep(service: Service, name: bytes) -> bool:
     return True
 
 
+async def list_buckets(service: Service, request: Request, route: BucketsRoute) -> Response:
+    """GET of all buckets that the sender may list, also those whose names are no bucket ids."""
+    given = parse_query(request.query)
+    query = BucketQuery(*_page_of(given), _visible_buckets(request))
+    await service.catch_up(local=is_local(given))
+    await service.node.group.stored()
+    page = await service.node.reads.bucket_page(query)
+    entries = [BucketEntry(one.name.decode(), one.streams, one.created_ms) for one in page.buckets]
+    body = BucketsBody(
+        query.prefix.decode(),
+        entries,
+        entries[-1].bucket_id if page.has_more else None,
+        page.has_more,
+    )
+    return Response(200, _JSON_HEAD, _ENCODER.encode(body))
+
+
 async def list_streams(service: Service, request: Request, route: ListingRoute) -> Response:
     """GET of the streams of a bucket."""
     given = parse_query(request.query)
-    query = ListQuery(
-        route.bucket,
-        _text(given, b"prefix"),
-        _text(given, b"after"),
-        _limit(given.get(b"limit")),
-        _visible(request, route.bucket),
-    )
+    query = ListQuery(route.bucket, *_page_of(given), _visible(request, route.bucket))
     local = is_local(given)
     await service.catch_up(local=local)
     if await service.node.reads.bucket(route.bucket) is None:
-        return BUCKET_NOT_FOUND
+        is_id = is_bucket_id(route.bucket)
+        return BUCKET_NOT_FOUND if is_id else INVALID_BUCKET_ID.response()
     page = await _page(service, query, local=local)
     body = ListingBody(
         route.bucket.decode(),
@@ -149,6 +184,18 @@ async def list_streams(service: Service, request: Request, route: ListingRoute) 
         page.has_more,
     )
     return Response(200, _JSON_HEAD, _ENCODER.encode(body))
+
+
+def _page_of(given: dict[bytes, bytes]) -> tuple[bytes, bytes, int]:
+    """Which page of a listing a query is about: the prefix, the name before it, and its size."""
+    return _text(given, b"prefix"), _text(given, b"after"), _limit(given.get(b"limit"))
+
+
+def _visible_buckets(request: Request) -> tuple[NamePattern, ...]:
+    """The buckets that a request's sender may list."""
+    if request.identity is None:
+        return (NamePattern(b"", True),)
+    return tuple(request.identity.scopes.buckets("list"))
 
 
 def _visible(request: Request, bucket: bytes) -> tuple[NamePattern, ...]:

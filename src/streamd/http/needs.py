@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from streamd.auth.scopes import Verb
 from streamd.http import fields
 from streamd.http.fields import Headers
-from streamd.http.routing import BatchRoute, StreamRoute
+from streamd.http.routing import BatchRoute, BucketsRoute, StreamRoute
 
 
 class Need(NamedTuple):
@@ -43,6 +43,13 @@ read = _one("read", _stream)
 delete = _one("delete", _stream)
 read_below = _one("read", _stream_above)
 snapshot = _one("snapshot", _stream_above)
+
+
+def list_buckets(route: BucketsRoute, headers: Headers) -> tuple[Need, ...]:
+    """A valid credential: the handler shows the buckets that its sender may list."""
+    return ()
+
+
 look_at_bucket = _one("list", lambda route: route.name + b"\0")
 administer_bucket = _one("admin", lambda route: route.name + b"\0")
 list_bucket = _one("list", lambda route: route.bucket + b"\0")

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote_to_bytes
 from streamd.diagnostics import Held
 from streamd.http.messages import Response, error_response
 from streamd.streams.bounds import MAX_BUCKETED_BYTES
-from streamd.streams.keys import is_bucket_id, stream_key
+from streamd.streams.keys import is_bucket_id, is_bucket_name, stream_key
 
 DEFAULT_BUCKET = b"_default"
 # First segments that the ops application answers.
@@ -59,6 +59,10 @@ class BootstrapRoute(NamedTuple):
     stream: StreamRoute
 
 
+class BucketsRoute(NamedTuple):
+    """All buckets."""
+
+
 class BucketRoute(NamedTuple):
     """A bucket."""
 
@@ -66,7 +70,8 @@ class BucketRoute(NamedTuple):
 
 
 class ListingRoute(NamedTuple):
-    """The streams of a bucket (extensions section 1.4)."""
+    """The streams of a bucket (extensions section 1.4). The bucket's name need not be an id: the
+    base protocol's surface creates buckets with others, such as `_default`."""
 
     bucket: bytes
 
@@ -94,6 +99,7 @@ class BadPath(NamedTuple):
 
 Route = (
     StreamRoute
+    | BucketsRoute
     | BucketRoute
     | ListingRoute
     | BatchRoute
@@ -105,7 +111,11 @@ Route = (
 )
 
 _OPS = OpsRoute()
+_BUCKETS = BucketsRoute()
 NO_SUCH_ROUTE = BadPath(404, "NOT_FOUND", "no such route")
+INVALID_BUCKET_ID = BadPath(
+    400, "INVALID_BUCKET_ID", "a bucket id is 4 to 64 of a-z 0-9 _ - and not reserved"
+)
 RESERVED_STREAM = BadPath(
     400, "INVALID_STREAM_ID", "the stream id `streams` is reserved: it lists the bucket"
 )
@@ -120,7 +130,7 @@ def bucket_of(route: Route) -> bytes | None:
             return route.name
         case ListingRoute():
             return route.bucket
-        case OpsRoute() | BadPath():
+        case BucketsRoute() | OpsRoute() | BadPath():
             return None
         case _:
             key = route.stream.key
@@ -182,6 +192,8 @@ def path_of(bucket: bytes, name: bytes) -> str:
 
 
 def _resolve_bucketed(path: bytes) -> Route:
+    if path == b"/":
+        return _BUCKETS
     raw_bucket, slash, rest = path[1:].partition(b"/")
     if raw_bucket in OPS_ROOTS or not raw_bucket or path.startswith(b"/v1/"):
         return _OPS
@@ -189,9 +201,8 @@ def _resolve_bucketed(path: bytes) -> Route:
     if isinstance(bucket, BadPath):
         return bucket
     if not is_bucket_id(bucket):
-        return BadPath(
-            400, "INVALID_BUCKET_ID", "a bucket id is 4 to 64 of a-z 0-9 _ - and not reserved"
-        )
+        is_listing = _decode(rest) == LISTING and is_bucket_name(bucket)
+        return ListingRoute(bucket) if is_listing else INVALID_BUCKET_ID
     if not slash:
         return BucketRoute(bucket)
     raw_name, slash, below = rest.partition(b"/")

@@ -12,7 +12,14 @@ from streamd.blocking import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.chunks import AnyChunk, Limit, OffsetMismatch, Slice
-from streamd.streams.listing import ListQuery, Page, list_streams
+from streamd.streams.listing import (
+    BucketPage,
+    BucketQuery,
+    ListQuery,
+    Page,
+    list_buckets,
+    list_streams,
+)
 from streamd.streams.model import Bucket, Stream
 from streamd.streams.offsets import Position
 from streamd.streams.reading import (
@@ -96,6 +103,10 @@ class Reads:
         return await self._run_blocking(
             list_streams, self._store, query, log_ms, limiter=self._listings
         )
+
+    async def bucket_page(self, query: BucketQuery) -> BucketPage:
+        """A page of buckets, as the store has them."""
+        return await self._run_blocking(list_buckets, self._store, query, limiter=self._listings)
 
     async def boundary(self, stream: Stream, record: int) -> Position:
         """Where a record of `stream` begins; the tail if the record does not exist yet.

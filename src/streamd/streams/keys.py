@@ -141,6 +141,13 @@ def stream_range(bucket: bytes, prefix: bytes, after: bytes) -> tuple[bytes, byt
     return base + start, _after_all_with(base + prefix)
 
 
+def bucket_range(prefix: bytes, after: bytes) -> tuple[bytes, bytes]:
+    """The half-open range of rows of buckets whose names begin with `prefix` and come after the
+    name `after`; either may be empty."""
+    start = max(prefix, after + b"\0") if after else prefix
+    return BUCKET + start, _after_all_with(BUCKET + prefix)
+
+
 def _after_all_with(prefix: bytes) -> bytes:
     """The first key after all that begin with `prefix`, which has a byte other than 0xff."""
     kept = prefix.rstrip(b"\xff")

@@ -1,4 +1,4 @@
-"""Listing the streams of a bucket, a page at a time, straight from the store.
+"""Listing buckets and the streams of one, a page at a time, straight from the store.
 
 A page costs one seek and as many rows as it shows, wherever in the bucket it lies, and keeps only
 what it shows of the rows. The store lags the state by the changes that wait to be stored: the
@@ -7,13 +7,13 @@ caller makes sure that the store has what the page must show.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from streamd.auth.scopes import NamePattern
 from streamd.streams import keys
-from streamd.streams.model import Stream
+from streamd.streams.model import Bucket, Stream
 from streamd.streams.offsets import Position
 from streamd.streams.tables import KeyValue
 
@@ -24,6 +24,7 @@ _ROWS_AT_ONCE = 256
 # A row has a few hundred bytes, except for streams at the end of long chains of forks.
 _BYTES_AT_ONCE = 1024 * 1024
 
+_BUCKET_DECODER = msgspec.msgpack.Decoder(Bucket)
 _STREAM_DECODER = msgspec.msgpack.Decoder(Stream)
 
 
@@ -39,19 +40,49 @@ class ListQuery(msgspec.Struct, frozen=True):
 
     def ranges(self) -> Iterator[tuple[bytes, bytes]]:
         """The half-open ranges of rows to look at, in order."""
-        for pattern in self.within:
-            # Of two prefixes of one name one begins with the other.
-            longer = max(self.prefix, pattern.text, key=len)
-            if not longer.startswith(self.prefix):
-                continue
-            if not pattern.is_prefix:
-                if longer == pattern.text > self.after:
-                    row = keys.STREAM + keys.stream_key(self.bucket, longer)
-                    yield row, row + b"\0"
-            elif longer.startswith(pattern.text):
+        for longer, is_prefix in _wanted(self.prefix, self.after, self.within):
+            if is_prefix:
                 start, stop = keys.stream_range(self.bucket, longer, self.after)
                 if start < stop:
                     yield start, stop
+            else:
+                row = keys.STREAM + keys.stream_key(self.bucket, longer)
+                yield row, row + b"\0"
+
+
+class BucketQuery(msgspec.Struct, frozen=True):
+    """As `ListQuery`, of buckets."""
+
+    prefix: bytes = b""
+    after: bytes = b""
+    limit: int = 1000
+    within: tuple[NamePattern, ...] = (NamePattern(b"", True),)
+
+    def ranges(self) -> Iterator[tuple[bytes, bytes]]:
+        """The half-open ranges of rows to look at, in order."""
+        for longer, is_prefix in _wanted(self.prefix, self.after, self.within):
+            if is_prefix:
+                start, stop = keys.bucket_range(longer, self.after)
+                if start < stop:
+                    yield start, stop
+            else:
+                row = keys.BUCKET + longer
+                yield row, row + b"\0"
+
+
+def _wanted(prefix: bytes, after: bytes, within: Iterable[NamePattern]) -> Iterator[NamePattern]:
+    """The names with a prefix that a pattern in `within` matches; those that single names in it
+    match come after `after`."""
+    for pattern in within:
+        # Of two prefixes of one name one begins with the other.
+        longer = max(prefix, pattern.text, key=len)
+        if not longer.startswith(prefix):
+            continue
+        if pattern.is_prefix:
+            if longer.startswith(pattern.text):
+                yield NamePattern(longer, True)
+        elif longer == pattern.text > after:
+            yield pattern
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
@@ -67,6 +98,21 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
     stream_id: int
 
 
+class ListedBucket(msgspec.Struct, frozen=True, gc=False):
+    """A page's entry for a bucket. `streams` does not count deleted ones kept for forks."""
+
+    name: bytes
+    streams: int
+    created_ms: int
+
+
+class BucketPage(msgspec.Struct):
+    """Buckets in the order of their names, and whether more follow."""
+
+    buckets: list[ListedBucket]
+    has_more: bool = False
+
+
 class Page(msgspec.Struct):
     """Streams in the order of their names.
 
@@ -79,6 +125,27 @@ class Page(msgspec.Struct):
     cursor: bytes | None = None
     has_more: bool = False
     rows: int = 0
+
+
+def list_buckets(store: KeyValue, query: BucketQuery) -> BucketPage:
+    """The page that `query` asks for, shorter than asked for only at the end. Blocks."""
+    page = BucketPage([])
+    for row, raw in _bucket_rows(store, query):
+        if len(page.buckets) == query.limit:
+            page.has_more = True
+            break
+        bucket = _BUCKET_DECODER.decode(raw)
+        streams = bucket.streams - bucket.hidden
+        page.buckets.append(ListedBucket(row[1:], streams, bucket.created_ms))
+    return page
+
+
+def _bucket_rows(store: KeyValue, query: BucketQuery) -> Iterator[tuple[bytes, bytes]]:
+    wanted = min(query.limit + 1, _ROWS_AT_ONCE)
+    for start, stop in query.ranges():
+        while rows := store.scan(start, stop, limit=wanted, max_bytes=_BYTES_AT_ONCE):
+            yield from rows
+            start = rows[-1][0] + b"\0"
 
 
 def list_streams(store: KeyValue, query: ListQuery, log_ms: int) -> Page:

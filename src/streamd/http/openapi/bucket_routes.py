@@ -43,7 +43,23 @@ _LIST = Operation(
     description="While `has_more`, ask again with `next_cursor` as `after`.",
 )
 
+_LIST_BUCKETS = Operation(
+    "listBuckets",
+    "List buckets",
+    {
+        200: Reply(
+            "A page of the buckets that the sender may list, in the byte order of their ids.",
+            _TOLD,
+            json_content(ref("schemas", "BucketsBody")),
+        )
+    },
+    ("400 INVALID_REQUEST", *SERVER),
+    ("prefix", "after", "limit", "consistency", "Accept-Encoding"),
+    description="While `has_more`, ask again with `next_cursor` as `after`.",
+)
+
 PATHS = (
+    Path("/", "buckets", {"GET": _LIST_BUCKETS, "HEAD": _LIST_BUCKETS.head()}),
     Path(
         "/{bucket}",
         "buckets",

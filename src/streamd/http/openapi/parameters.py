@@ -109,11 +109,11 @@ _QUERY: dict[str, tuple[Json, str]] = {
         "Ask the leader, through this node; if it does not answer soon, this node's own report.",
     ),
     "seconds": (_whole_number(1, MAX_PROFILE_S), "For how long samples are taken. Required."),
-    "prefix": (TEXT, "List stream ids that begin with this."),
-    "after": (TEXT, "List stream ids after this one: `next_cursor` of the previous page."),
+    "prefix": (TEXT, "List ids that begin with this."),
+    "after": (TEXT, "List ids after this one: `next_cursor` of the previous page."),
     "limit": (
         {**_whole_number(1, MAX_LISTED), "default": MAX_LISTED},
-        "How many streams a page has at most.",
+        "How many entries a page has at most.",
     ),
 }
 

@@ -6,7 +6,7 @@ import msgspec
 
 from streamd.cluster.administration import Add, Promote, Remove, Transfer
 from streamd.http.batches import BatchBody
-from streamd.http.buckets import BucketBody, ListingBody
+from streamd.http.buckets import BucketBody, BucketsBody, ListingBody
 from streamd.http.limit_bodies import AllLimitsBody, LimitsBody
 from streamd.http.messages import ErrorBody
 from streamd.http.openapi.elements import Json
@@ -24,6 +24,7 @@ from streamd.http.token_bodies import (
 _STRUCTS = (
     ErrorBody,
     BucketBody,
+    BucketsBody,
     ListingBody,
     BatchBody,
     Add,
