@@ -68,6 +68,13 @@ def test_a_node_is_set_up_from_its_first_token_to_a_narrow_one(tmp_path: Path) -
         streamd("cluster", "status", url=url, status=1)
 
 
+def test_a_root_token_signs_no_url_that_no_server_would_accept(tmp_path: Path) -> None:
+    root = bootstrap(tmp_path / "data")
+    refused = streamd("sign", "http://127.0.0.1:4437/agents/run-1", token=root, status=2)
+    assert refused.stdout == ""
+    assert "streamd token create" in refused.stderr
+
+
 def test_a_token_may_come_from_a_file(tmp_path: Path) -> None:
     root = bootstrap(tmp_path / "data")
     file = tmp_path / "token"

@@ -409,4 +409,6 @@ def test_a_root_token_signs_no_urls(place: Authorized) -> None:
     answer = place.ask("POST", "/auth/sign", ROOT, json={"url": PATH})
     assert told(answer) == (409, "CANNOT_SIGN")
     signed = value(ROOT, place.urls[0] + PATH)
-    assert told(ask(place, place.urls[0], "GET", PATH, signed)) == INVALID
+    refused = ask(place, place.urls[0], "GET", PATH, signed)
+    assert told(refused) == INVALID
+    assert "a root token" in refused.json()["error"]["message"]

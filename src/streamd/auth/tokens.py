@@ -16,6 +16,8 @@ from typing import NamedTuple
 SECRET_BYTES = 20
 DIGEST_BYTES = 32
 MAX_TOKEN_ID = 2**63 - 1
+# The id in root tokens that streamd makes: the state has none of them, so they need no other.
+ROOT_ID = 0
 MAX_NAME_CHARACTERS = 64
 
 _TOKEN = re.compile(rb"sd_([0-7][0-9a-f]{15})_[a-z2-7]{32}")

@@ -8,7 +8,7 @@ import click
 
 from streamd.auth import signed_urls
 from streamd.auth.signed_urls import METHODS
-from streamd.auth.tokens import parse_token
+from streamd.auth.tokens import ROOT_ID, parse_token
 from streamd.commands.durations import seconds
 from streamd.commands.options import given_token, token_file_option
 
@@ -43,9 +43,15 @@ def sign(
     No server is asked. The URL is valid at its own host only, and ends with the token.
     """
     token = (given_token(token_file) or "").encode()
-    if parse_token(token) is None:
+    parsed = parse_token(token)
+    if parsed is None:
         raise click.UsageError(
             "signing needs a token of streamd's own (sd_…), in STREAMD_TOKEN or --token-file"
+        )
+    if parsed.token_id == ROOT_ID:
+        raise click.UsageError(
+            "a root token signs no URLs, because only one node knows it; sign with a token that "
+            "'streamd token create' makes"
         )
     if expires_in_s > signed_urls.MAX_LIFE_S:
         raise click.BadParameter("a signed URL is valid for 7d at most", param_hint="--expires")

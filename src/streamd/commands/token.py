@@ -141,8 +141,7 @@ def bootstrap(file: Path | None, offline: bool, **flags: object) -> None:
     given = {key: value for key, value in flags.items() if value is not None}
     with exit_on(failure_of):
         config = load(file, os.environ, {"server": given})
-        random = SystemRandom()
-        secret = tokens.mint(random.getrandbits(63), random.randbytes(tokens.SECRET_BYTES))
+        secret = tokens.mint(tokens.ROOT_ID, SystemRandom().randbytes(tokens.SECRET_BYTES))
         directory = Path(config.server.data_dir).absolute()
         record(config, "root-token-made", user=getpass.getuser(), data_dir=str(directory))
         write_root_token(Path(config.server.data_dir), tokens.digest_of(secret.encode()))

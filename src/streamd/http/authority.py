@@ -355,7 +355,13 @@ def _invalid() -> BadRequest:
     )
 
 
-def _invalid_url(why: str = "it was changed, is for another request, or has ended") -> BadRequest:
+_INVALID_URL = (
+    "it was changed, is for another request, has ended, or was signed with a token that has ended "
+    "or that signs nothing, such as a root token"
+)
+
+
+def _invalid_url(why: str = _INVALID_URL) -> BadRequest:
     return BadRequest("INVALID_SIGNED_URL", f"the signed URL is not valid: {why}", 401, _INVALID)
 
 
