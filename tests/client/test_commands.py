@@ -37,7 +37,10 @@ def test_a_creation_may_be_repeated_with_the_same_settings(streamd: Shell) -> No
     told = json.loads(streamd("create", "again", "--ttl", "60", "--json"))
     assert (told["name"], told["created"], told["closed"]) == ("again", False, False)
     sentence = streamd.fails(1, "create", "again", "-t", "json")
-    assert sentence == "again: the stream exists with another configuration (409 STREAM_EXISTS)"
+    assert sentence == (
+        "again: the stream exists with another configuration: its Content-Type is text/plain "
+        "(409 STREAM_EXISTS)"
+    )
 
 
 def test_a_stream_is_created_with_the_requested_settings(streamd: Shell) -> None:

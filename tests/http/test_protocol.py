@@ -417,3 +417,27 @@ async def test_a_large_json_body_is_split_outside_of_the_event_loop(
         assert len(cut_in) == 3
         assert threading.get_ident() not in cut_in
         assert await server.content("/v1/stream/a") == body[:-1] + b"," + body[1:]
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "differs"),
+    [
+        ({}, {"Content-Type": "application/json"}, "its Content-Type is text/plain"),
+        ({}, {"Stream-Closed": "true"}, "it is open"),
+        ({"Stream-Closed": "true"}, {}, "it is closed"),
+        ({}, {"Stream-TTL": "60"}, "its Stream-TTL, Stream-Expires-At or the fork"),
+        ({"Content-Type": "application/json"}, {"Content-Type": ""}, "its Content-Type is app"),
+    ],
+)
+async def test_the_refusal_of_a_put_for_another_stream_says_what_differs(
+    made: dict[str, str], asked: dict[str, str], differs: str, tmp_path: Path
+) -> None:
+    async with serving(tmp_path) as server, server.client() as client:
+        text = {"Content-Type": "text/plain"}
+        assert (await client.put("/v1/stream/s", headers={**text, **made})).status_code == 201
+        headers = {name: value for name, value in {**text, **asked}.items() if value}
+        error = (await client.put("/v1/stream/s", headers=headers)).json()["error"]
+        assert error["code"] == "STREAM_EXISTS"
+        assert error["message"].startswith(
+            f"the stream exists with another configuration: {differs}"
+        )

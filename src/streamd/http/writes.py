@@ -24,6 +24,7 @@ from streamd.streams.content import (
     Records,
     TooManyMessages,
     is_json,
+    media_type,
     same_media_type,
     split_body,
 )
@@ -231,7 +232,7 @@ def begin_create(request: Request, route: StreamRoute) -> Write | None:
         except BadRequest:
             return None  # It does not matter if the stream exists.
     return Write(
-        command, len(command.data), lambda outcome: _create_answer(request, outcome, route)
+        command, len(command.data), lambda outcome: _create_answer(request, command, outcome, route)
     )
 
 
@@ -243,7 +244,7 @@ async def create(service: Service, request: Request, route: StreamRoute) -> Resp
         outcome = await _propose_stream(service, command, request.body)
     else:
         outcome = await _propose_fork(service, command, fork, request.body)
-    return _create_answer(request, outcome, route)
+    return _create_answer(request, command, outcome, route)
 
 
 def _create(request: Request, route: StreamRoute) -> Create:
@@ -307,7 +308,21 @@ def _with_records(command: Create, kind: str, records: Records) -> Create:
     return replace(command, data=records.data, lengths=records.lengths, cut_as=kind)
 
 
-def _create_answer(request: Request, outcome: Outcome, route: StreamRoute) -> Response:
+def _differing(command: Create, outcome: Outcome) -> str:
+    """What differs between a stream and the PUT that would create it."""
+    asked = command.settings.content_type
+    if asked is None and command.settings.fork is None:
+        asked = DEFAULT_CONTENT_TYPE
+    if asked is not None and media_type(asked) != media_type(outcome.content_type):
+        return f"its Content-Type is {outcome.content_type}"
+    if command.closed != outcome.closed:
+        return "it is closed" if outcome.closed else "it is open"
+    return "its Stream-TTL, Stream-Expires-At or the fork that was requested differs"
+
+
+def _create_answer(
+    request: Request, command: Create, outcome: Outcome, route: StreamRoute
+) -> Response:
     asked = request.headers.get(IF_NONE_MATCH.key)
     if asked is not None and outcome.result in (Result.EXISTS, Result.SETTINGS_DIFFER):
         tag = state_tag(outcome.incarnation, outcome.tail.token(), outcome.closed)
@@ -328,7 +343,8 @@ def _create_answer(request: Request, outcome: Outcome, route: StreamRoute) -> Re
         case Result.PRECONDITION_FAILED:
             return precondition_failed(outcome, route)
         case Result.SETTINGS_DIFFER:
-            message = "the stream exists with another configuration"
+            differing = _differing(command, outcome)
+            message = f"the stream exists with another configuration: {differing}"
             return error_response(409, "STREAM_EXISTS", message)
         case Result.IN_USE_BY_FORKS:
             message = "a deleted stream of this name is kept for its forks"
