@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
+import logging
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
 
+from streamd import logs
+from streamd.config import LogConfig
 from tests.support.server_process import ServerProcess
 
 # Without the warning about descriptors, which depends on the system's limits.
@@ -90,3 +98,111 @@ def test_a_failing_address_is_logged_without_its_credentials(command: list[str])
     assert ran.returncode in (2, 3)
     assert "127.0.0.1:1" in ran.stdout + ran.stderr
     assert "whisper" not in ran.stdout + ran.stderr
+
+
+# -- bounds ---------------------------------------------------------------------------------------
+
+HOSTILE: dict[str, object] = {
+    "long": "n" * 3500,
+    "wide": "\N{SNOWMAN}" * 3000,
+    "control": "\x00\x07\b\x7f" * 100,
+    "newlines": "one\n2026-01-01 [error] forged\r\nthree\x0b\x0c\x85\u2028",
+    "ansi": "\x1b[2J\x1b]0;title\x07\x1b[31m\x9b31m",
+    "direction": "\u202egnp.exe\u2066",
+    "surrogates": "\udcff\ud800" * 50,
+    "formats": "%s%n{0}{event}%(name)s" * 5,
+    "bytes": bytes(range(256)) * 10,
+    "number": 10**5000,
+    "nested": [["x" * 2000] * 100, {"k" * 2000: "v" * 2000}],
+    "many": dict.fromkeys(map(str, range(1000)), "x"),
+    "quotes": '"\\' * 600,
+}
+
+
+@contextmanager
+def logged(rendering: Any) -> Iterator[io.StringIO]:
+    """What this process logs inside, through the handler of a node and no other."""
+    out, root = io.StringIO(), logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "stderr", out)
+            patch.setattr(logs, "_rate_limit", logs.RateLimit())
+            logs.set_up_logging(LogConfig(format=rendering))
+            yield out
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("rendering", ["json", "console"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_value_makes_a_line_long_or_forges_one(name: str, rendering: str) -> None:
+    value = HOSTILE[name]
+    with logged(rendering) as out:
+        log: Any = structlog.get_logger("streamd.test")
+        log.warning("a stranger", value=value, **{f"other{i}": value for i in range(5)})
+        log.warning("all", **HOSTILE)
+        if not isinstance(value, int):  # Which Python itself would not print.
+            logging.getLogger("hypercorn.error").error("%s", value)
+        else:
+            log.warning("a third")
+    lines = out.getvalue().split("\n")
+    assert len(lines) == 4
+    assert lines.pop() == ""
+    for line in lines:
+        assert line.isprintable()
+        assert 0 < len(line.encode()) <= logs.MAX_LINE_BYTES
+        if line.startswith("{"):
+            assert {"event", "level", "timestamp"} <= json.loads(line).keys()
+
+
+@pytest.mark.parametrize("rendering", ["json", "console"])
+def test_a_bug_that_quotes_a_client_stays_within_a_bound(rendering: str) -> None:
+    with logged(rendering) as out:
+        log: Any = structlog.get_logger("streamd.test")
+        try:
+            raise ValueError("\x1b[2J" + "whole body " * 100_000)
+        except ValueError:
+            log.exception("handler failed")
+    shown = out.getvalue()
+    assert "ValueError" in shown
+    assert "test_logs.py" in shown
+    assert "\x1b" not in shown
+    assert len(shown) < logs.MAX_TRACEBACK_BYTES
+
+
+def test_a_flood_of_an_event_becomes_a_count() -> None:
+    now_s = 0.0
+    limit = logs.RateLimit(lambda: now_s)
+
+    def passes(event: str | None, name: str = "streamd") -> logging.LogRecord | None:
+        message: Any = "GET %s" if event is None else {"event": event}
+        record = logging.LogRecord(name, logging.WARNING, "", 0, message, ("/x",), None)
+        if event is not None:
+            record.args = ()
+        return record if limit.filter(record) else None
+
+    for event in ("one", "two", None):
+        assert [passes(event) is not None for _ in range(1000)].count(True) == logs.BURST
+    assert passes("another") is not None
+    assert limit.suppressed == 3 * (1000 - logs.BURST)
+    now_s = 10 / logs.PER_S
+    later = [passes("one") for _ in range(1000)]
+    told = [record.msg for record in later if record is not None]
+    assert len(told) == 10
+    assert told[0] == {"event": "one", "suppressed": 1000 - logs.BURST}
+    assert "suppressed" not in told[1]
+    foreign = passes(None)
+    assert foreign is not None
+    assert foreign.getMessage() == f"GET /x (suppressed={1000 - logs.BURST})"
+
+
+def test_events_of_many_names_are_bounded_together() -> None:
+    limit = logs.RateLimit(lambda: 0.0)
+    records = (
+        logging.LogRecord("streamd", logging.WARNING, "", 0, {"event": str(i)}, (), None)
+        for i in range(100_000)
+    )
+    assert sum(map(limit.filter, records)) <= 1000 + logs.BURST

@@ -68,6 +68,7 @@ from streamd.http.live import Hub
 from streamd.http.messages import Application, Request, Response
 from streamd.http.ops import create_ops_app
 from streamd.http.service import Service
+from streamd.logs import suppressed_lines
 from streamd.metrics import Metrics
 from streamd.node import cold_status, status
 from streamd.node.node import Node, wall_clock_ms
@@ -253,6 +254,8 @@ class App:
             cold_config=config.cold,
         )
         self.hub.export(self.metrics)
+        text = "Lines that were not logged because there were too many."
+        self.metrics.gauge("log_suppressed", text, suppressed_lines)
         status.export(self.node, self.metrics)
         cold_status.export(self.node, self.metrics)
         cursors = Cursors(environment.clock_ms, environment.random)

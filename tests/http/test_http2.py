@@ -127,11 +127,8 @@ async def test_the_front_door_alone_refuses_a_preface(tmp_path: Path) -> None:
         assert (await client.read_response()).code == "METHOD_UNKNOWN"
 
 
-# Hypercorn takes a CONNECT without a protocol for an error of the connection.
-@pytest.mark.parametrize(("protocol", "status"), [(None, None), ("websocket", "405")])
-async def test_a_connect_request_opens_no_tunnel(
-    protocol: str | None, status: str | None, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("protocol", [None, "websocket"])
+async def test_a_connect_request_opens_no_tunnel(protocol: str | None, tmp_path: Path) -> None:
     connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="ascii"))
     connection.initiate_connection()
     headers = [(":method", "CONNECT"), (":authority", "x")]
@@ -141,7 +138,7 @@ async def test_a_connect_request_opens_no_tunnel(
     async with hypercorn(tmp_path) as server, server.connect() as client:
         connection.send_headers(1, headers)
         await client.send(connection.data_to_send())
-        assert await status_of(connection, client) == status
+        assert await status_of(connection, client) == "405"
 
 
 async def status_of(connection: h2.connection.H2Connection, client: RawClient) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -27,6 +27,7 @@ from streamd.http.messages import (
     Request,
     Response,
     Seat,
+    told,
 )
 from streamd.http.outgoing import FULL, Outgoing, OutgoingFull
 from streamd.http.parking import wait
@@ -34,6 +35,7 @@ from streamd.http.shares import LimitReached, Share, Shares, client_of
 from streamd.http.transports import SEND_BYTES
 from streamd.http.wire import RequestRejected, body_parts, head_too_large, too_many_headers
 
+T = TypeVar("T")
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
@@ -73,8 +75,6 @@ class AsgiApplication:
         self, scope: Message, receive: Receive, send: Send, seat: Seat | None = None
     ) -> None:
         """Serve one request, on the connection that has the `seat`."""
-        if scope["type"] == "websocket":
-            await _refuse_websocket(send)
         if scope["type"] != "http":
             return
         client = client_of(scope["client"][0]) if scope["client"] else ""
@@ -95,7 +95,7 @@ class AsgiApplication:
         response: Response | LiveResponse | Parked | None
         try:
             request = await self._request(scope, channel, seat)
-            response = await self._application.handle(request)
+            response = await self._told(request, self._application.handle(request))
         except RequestRejected as refused:
             channel.buffered.release()
             response = refused.response
@@ -104,7 +104,7 @@ class AsgiApplication:
                 channel.start(response.status, response.head, length=response.length)
                 response = await response.run(channel)
             else:
-                response = await wait(self._application, response, channel)
+                response = await self._told(request, wait(self._application, response, channel))
         if response is None:
             await channel.finish()
             return
@@ -120,11 +120,15 @@ class AsgiApplication:
         except OutgoingFull:
             await _send_whole(channel, FULL.status, FULL.head, body_parts(FULL.body)[0])
 
+    async def _told(self, request: Request, answering: Awaitable[T]) -> T | Response:
+        passed_on = (ClientGone, RequestRejected, *self._fatal)
+        return await told(request.method, answering, passed_on)
+
     async def _request(self, scope: Message, channel: AsgiChannel, seat: Seat | None) -> Request:
         """The request in `scope`, checked as the front door checks it. Raises `RequestRejected`."""
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
-        check_method(scope["method"].encode())
+        check_method(scope["method"].encode("latin-1"))
         path, query = split_target(target)
         limit = self._config.max_header_bytes
         if len(scope["headers"]) > self._config.max_headers:
@@ -287,18 +291,6 @@ class AsgiChannel:
             await self._send(message)
             return
         raise ClientGone
-
-
-async def _refuse_websocket(send: Send) -> None:
-    """Refuse an extended CONNECT (RFC 8441) as any CONNECT is refused."""
-    try:
-        check_method(b"CONNECT")
-    except RequestRejected as refused:
-        lines = (refused.response.head + COMMON_HEAD).split(b"\r\n")
-        headers = [(name.lower(), value) for name, _, value in _pairs(lines)]
-        status, body = refused.response.status, refused.response.body
-        await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
-        await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
 
 
 async def _send_whole(

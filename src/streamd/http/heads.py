@@ -35,6 +35,7 @@ _METHODS = frozenset(
         b"CONNECT",
     )
 )
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _REQUEST_LINE = re.compile(
     rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e\x80-\xff]+) HTTP/[0-9]\.[0-9]\r\n"
 )
@@ -204,11 +205,13 @@ def _check_lines(raw: bytes, max_headers: int) -> None:
 
 
 def check_method(method: bytes) -> None:
-    """Raises `RequestRejected` for a method that no path has."""
+    """Raises `RequestRejected` for a method that is malformed, or that no path has."""
     if method in (b"CONNECT", b"TRACE"):
         raise RequestRejected(
             405, "METHOD_NOT_ALLOWED", f"{method.decode()} is not allowed", b"Allow: OPTIONS\r\n"
         )
+    if _TOKEN.fullmatch(method) is None:
+        raise RequestRejected(400, "BAD_REQUEST", "the method is malformed")
     if method not in _METHODS:
         raise RequestRejected(501, "METHOD_UNKNOWN", "unknown method")
 

@@ -17,12 +17,14 @@ FRAMES_PER_S = 100
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEADER_BYTES = 9
 _MAX_FRAME_BYTES = 16 * 1024
+# What a block of headers may have in CONTINUATION frames: it is kept until it is whole.
+_MAX_BLOCK_BYTES = 256 * 1024
 _DATA, _HEADERS, _PRIORITY, _CONTINUATION = 0x0, 0x1, 0x2, 0x9
 _END_STREAM, _END_HEADERS = 0x1, 0x4
 
 
 class Flood(Exception):
-    """The client sends far more control frames than its requests and bodies need."""
+    """The client sends far more control frames, or faults, than its requests and bodies need."""
 
 
 class FrameMeter:
@@ -36,11 +38,17 @@ class FrameMeter:
         self._left = 0
         self._is_passed_on = True
         self._in_headers = False
+        self._block_bytes = 0
         self.speaks_http2 = True
 
     def count_sent(self, size: int) -> None:
         """Count bytes that were sent to the client, which acknowledges them by frames."""
         self._allow(size / 1024)
+
+    def count_fault(self) -> None:
+        """Count a request that the server had to reset, which costs as much as one that the client
+        resets. Raises `Flood`."""
+        self._take()
 
     def turns(self, data: bytes, now: float) -> Iterator[bytes]:
         """`data` in pieces, each for one turn of the loop; a piece may be empty.
@@ -93,9 +101,15 @@ class FrameMeter:
         if kind == _DATA and (size or flags & _END_STREAM):
             self._allow(size / 1024)
         elif kind != _HEADERS:
-            self._allowance -= 1
-            if self._allowance < 0:
-                raise Flood
+            self._take()
+        self._block_bytes = self._block_bytes + size if kind == _CONTINUATION else 0
+        if self._block_bytes > _MAX_BLOCK_BYTES:
+            raise Flood
+
+    def _take(self) -> None:
+        self._allowance -= 1
+        if self._allowance < 0:
+            raise Flood
 
     def _allow(self, frames: float) -> None:
         self._allowance = min(BURST_FRAMES, self._allowance + frames)

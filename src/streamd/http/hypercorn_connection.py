@@ -8,47 +8,21 @@ import structlog
 import trio
 from h2.errors import ErrorCodes
 from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol import h2
+from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
+from hypercorn.typing import ConnectionState
+from hypercorn.utils import parse_socket_addr
 
 from streamd.http.http2_frames import Flood, FrameMeter
+from streamd.http.http2_protocol import Http2Protocol
 from streamd.http.transports import SEND_BYTES
 
 log = structlog.get_logger("streamd.http")
 
 
-class BoundedBuffer(h2.StreamBuffer):
-    """The part of a response that waits for the client: little more than the high-water mark.
-
-    Hypercorn's own buffer resumes the response whenever it is asked for data, even if nothing was
-    sent. With a client that grants no window, the whole response piled up there.
-    """
-
-    async def push(self, data: bytes) -> None:
-        if self._complete:
-            raise h2.BufferCompleteError
-        self.buffer += data
-        await self._is_empty.clear()
-        if len(self.buffer) >= h2.BUFFER_HIGH_WATER:
-            await self._paused.clear()
-            await self._paused.wait()
-
-    async def pop(self, max_length: int) -> bytes:
-        data = bytes(self.buffer[:max_length])
-        del self.buffer[:max_length]
-        if len(self.buffer) < h2.BUFFER_HIGH_WATER:
-            await self._paused.set()
-        if not self.buffer:
-            await self._is_empty.set()
-        return data
-
-
-# Hypercorn looks the class up here, and offers no other way to replace it.
-h2.StreamBuffer = BoundedBuffer  # type: ignore[misc]
-
-
 class HypercornConnection(TCPServer):
-    """A connection that does little in each turn of the loop, and ends when its client leaves.
+    """A connection of HTTP/2 that does little in each turn of the loop, and ends when its client
+    leaves. TLS, if there is any, has shaken hands.
 
     Hypercorn's own connection processes everything received in one turn, and stays until the idle
     timeout after its client has left: clients that come and go at a modest rate would use up all
@@ -59,6 +33,37 @@ class HypercornConnection(TCPServer):
         super().__init__(*arguments)
         self._meter = FrameMeter(trio.current_time())
         self._ended = False
+        self._client = ""
+        self.protocol: Any
+
+    async def run(self) -> None:
+        """Serve to the end of the connection."""
+        below_tls = getattr(self.stream, "transport_stream", None)
+        plain = self.stream if below_tls is None else below_tls
+        try:
+            client = parse_socket_addr(plain.socket.family, plain.socket.getpeername())
+            server = parse_socket_addr(plain.socket.family, plain.socket.getsockname())
+            self._client = client[0] if client else ""
+            async with TaskGroup() as self._task_group:
+                self.protocol = Http2Protocol(
+                    self.config,
+                    self._meter.count_fault,
+                    self.app,
+                    self.context,
+                    self._task_group,
+                    ConnectionState(self.state),
+                    below_tls is not None,
+                    client,
+                    server,
+                    self.protocol_send,
+                )
+                await self.protocol.initiate()
+                await self.idle_task.restart(self._task_group, self._idle_timeout)
+                await self._read_data()
+        except OSError:
+            pass
+        finally:
+            await self._close()
 
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, RawData):
@@ -76,7 +81,7 @@ class HypercornConnection(TCPServer):
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             pass
         except Flood:
-            log.info("HTTP/2 client sent too many control frames", client=self._client())
+            log.info("HTTP/2 client sent too many control frames", client=self._client)
             await self._calm_down()
         await self.protocol.handle(Closed())
         self._ended = True
@@ -84,12 +89,9 @@ class HypercornConnection(TCPServer):
 
     async def _calm_down(self) -> None:
         """Send GOAWAY with the reason (RFC 9113 section 10.5)."""
-        if isinstance(protocol := self.protocol.protocol, h2.H2Protocol):
-            protocol.connection.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
-            await self.protocol_send(RawData(protocol.connection.data_to_send()))
-
-    def _client(self) -> str:
-        return self.protocol.client[0] if self.protocol.client else ""
+        connection = self.protocol.connection
+        connection.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+        await self.protocol_send(RawData(connection.data_to_send()))
 
 
 class LimitedStream:

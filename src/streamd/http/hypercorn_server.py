@@ -2,9 +2,9 @@
 
 In Hypercorn's own `serve` an error of one connection ends them all, and in version 0.18 a client
 can cause one: data for an HTTP/2 stream that was answered before its body had arrived. So streamd
-uses only its connection class, and errors stay within the connection. It gets HTTP/2 only: its
-parser of HTTP/1.1 repairs what the front door refuses, and accepts upgrades that a proxy did not
-ask for.
+uses only its connection class, and errors stay within the connection, or within one request of it
+(`http2_protocol`). It speaks HTTP/2 only: Hypercorn's parser of HTTP/1.1 repairs what the front
+door refuses, and accepts upgrades that a proxy did not ask for.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class HypercornHttp2:
         self.application.outgoing = outgoing
 
     async def serve(self, stream: Any, seat: Seat) -> None:
+        """As `Http2.serve`."""
         app = ASGIWrapper(partial(self.application, seat=seat))
         limited: Any = LimitedStream(stream, self._write_timeout_s)
         try:
@@ -52,13 +53,24 @@ class HypercornHttp2:
                 app, self._config, self._context, ConnectionState({}), limited
             )
         except* Exception as errors:
-            log.warning("connection failed", error=repr(errors.exceptions[0]))
+            # Its text may quote what the client sent.
+            import traceback
+
+            traceback.print_exception(errors)
+            log.warning("connection failed", error=kind_of(errors))
 
     async def drain(self) -> None:
         await self._context.terminated.set()
 
     async def raise_fatal(self) -> None:
         await self.application.raise_fatal()
+
+
+def kind_of(error: BaseException) -> str:
+    """The name of an error's type; of a group's first error."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return type(error).__name__
 
 
 def _hypercorn_config(server: ServerConfig) -> HypercornConfig:
