@@ -71,6 +71,7 @@ from streamd.http.service import Service
 from streamd.logs import suppressed_lines
 from streamd.metrics import Metrics
 from streamd.node import cold_status, status
+from streamd.node.disk_guard import DiskSpace, disk_space
 from streamd.node.node import Node, wall_clock_ms
 from streamd.raft.core import RaftViolation
 from streamd.storage.errors import StorageError
@@ -96,7 +97,7 @@ class Environment:
     `run_blocking` runs calls that touch the disk,
     and `open_log_thread` opens a thread for those that touch the log, one at a time. Without a
     `network` the peers use TCP, at `cluster.listen`; without `cold` the object store is the one
-    that the section ``[cold]`` names.
+    that the section ``[cold]`` names. `disk_space` looks at a file system.
     """
 
     clock_ms: Callable[[], int] = wall_clock_ms
@@ -106,6 +107,7 @@ class Environment:
     open_log_thread: OpenThread = own_thread
     network: Network | None = None
     cold: AsyncObjectStore | None = None
+    disk_space: Callable[[Path], DiskSpace] = disk_space
 
 
 class App:
@@ -252,6 +254,8 @@ class App:
             timing=config.cluster,
             cold=cold,
             cold_config=config.cold,
+            storage=config.storage,
+            disk_space=environment.disk_space,
         )
         self.hub.export(self.metrics)
         text = "Lines that were not logged because there were too many."

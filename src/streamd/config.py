@@ -21,6 +21,7 @@ from streamd.auth_config import CertificateConfig, JwtConfig, auth_fault
 from streamd.cures import cure
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.redaction import shown
+from streamd.storage_config import StorageConfig
 from streamd.transport.credentials import DEFAULT_TLS_NAME
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -39,11 +40,9 @@ _ORIGIN = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5}
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:\s\x00-\x1f]+):(?P<port>[0-9]{1,5})")
 
-
 # One append must fit into one pack and one segment of the archived log. In the segment the lengths
 # of many small messages may add half its size, and other entries need room.
 MAX_COLD_BODY_BYTES = MAX_OBJECT_BYTES * 5 // 8
-
 
 MAX_WORKERS = 64
 # Of the listener for operations: for people, scrapers and probes.
@@ -241,6 +240,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     log: LogConfig = msgspec.field(default_factory=LogConfig)
     auth: AuthConfig = msgspec.field(default_factory=AuthConfig)
     admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
+    storage: StorageConfig = msgspec.field(default_factory=StorageConfig)
 
     @property
     def admin_server(self) -> ServerConfig | None:
@@ -270,6 +270,7 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "log": LogConfig,
     "auth": AuthConfig,
     "admin": AdminConfig,
+    "storage": StorageConfig,
 }
 # A name of its own, because operators pass it to the command line as well.
 _ROOT_TOKEN = "STREAMD_ROOT_TOKEN"  # noqa: S105 - the name of a variable

@@ -19,7 +19,7 @@ from streamd.config import ClusterConfig, ColdConfig, Config, ServerConfig
 from streamd.group.stores import Stores
 from streamd.http.application import StreamApplication
 from streamd.http.messages import Request, Response
-from streamd.node.node import Node
+from streamd.node.node import UNGUARDED, Node
 from streamd.raft.messages import Message
 from streamd.storage.errors import StorageError
 from streamd.storage.install import install
@@ -121,6 +121,7 @@ class Host:
             server=ServerConfig(advertise=address, max_body_bytes=1024 * 1024),
             cluster=cluster,
             cold=ColdConfig() if store is None else store.config,
+            storage=UNGUARDED,
         )
 
     @property

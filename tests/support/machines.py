@@ -18,7 +18,7 @@ from streamd.app import App, Environment
 from streamd.config import ClusterConfig, ColdConfig, Config, ServerConfig
 from streamd.group.stores import Stores
 from streamd.metrics import Metrics
-from streamd.node.node import Node
+from streamd.node.node import UNGUARDED, Node
 from streamd.objectstore.objects import ObjectStore
 from streamd.tiering.async_store import AsyncObjectStore
 from tests.sim.network import Network, Port, address_of
@@ -74,7 +74,9 @@ class Machine:
             routes=[address_of(founder) for founder in (1, 2, 3)],
         )
         server = replace(self.server, advertise=address_of(node_id))
-        self._config = Config(server=server, cluster=cluster, cold=cold_config or ColdConfig())
+        self._config = Config(
+            server=server, cluster=cluster, cold=cold_config or ColdConfig(), storage=UNGUARDED
+        )
 
     def _now_ms(self) -> int:
         return _clock_ms() + self.ahead_ms

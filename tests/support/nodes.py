@@ -14,7 +14,7 @@ from streamd.blocking import OpenThread, RunBlocking, in_thread, own_thread
 from streamd.config import ColdConfig, Config
 from streamd.group.stores import Stores
 from streamd.http.live import Hub
-from streamd.node.node import Node, wall_clock_ms
+from streamd.node.node import UNGUARDED, Node, wall_clock_ms
 from streamd.streams.commands import Append, Change, Create, Outcome
 from streamd.streams.content import split_body
 from streamd.streams.keys import stream_key
@@ -78,7 +78,7 @@ async def running_node(
         open_log_thread=open_log_thread,
         cold=cold,
     )
-    config = Config(cold=cold_config or ColdConfig())
+    config = Config(cold=cold_config or ColdConfig(), storage=UNGUARDED)
     try:
         app = App(config, stores, environment, hub=listener or Witness())
         async with app.running():

@@ -14,9 +14,9 @@ from streamd.diagnostics import Held
 from streamd.group.drafts import Drafting
 from streamd.group.opening import Opener
 from streamd.group.packages import (
-    HOT_TIER_FULL,
     Decision,
     ForeignPackage,
+    bytes_refused,
     decode_package,
     encode_decision,
 )
@@ -70,6 +70,8 @@ class Admission:
         self._judging = trio.CapacityLimiter(1)
         # Infinite without a cold store.
         self.hot_limit_bytes = math.inf
+        # Whether this node's disk is nearly full; the node's disk guard sets it.
+        self.is_disk_low = False
         # Commands that other nodes forwarded although no client can have asked for them.
         self.refused_commands = 0
 
@@ -84,6 +86,11 @@ class Admission:
         return self._state.header.hot_bytes > self.hot_limit_bytes
 
     @property
+    def _takes_no_bytes(self) -> bool:
+        """Whether a leader refuses commands that bring bytes."""
+        return self.is_disk_low or self.is_full
+
+    @property
     def _leads(self) -> bool:
         return self._core.role == Role.LEADER
 
@@ -93,8 +100,8 @@ class Admission:
         self._proposed()
 
     def _add(self, proposal: Proposal) -> None:
-        if self.is_full and self._leads and brings_bytes(proposal.command):
-            raise Unavailable(HOT_TIER_FULL)
+        if self._takes_no_bytes and self._leads and brings_bytes(proposal.command):
+            raise bytes_refused(is_disk_low=self.is_disk_low)
         self._drafting.add(proposal)
 
     # -- for other nodes ----------------------------------------------------------------------
@@ -141,8 +148,9 @@ class Admission:
             invalid = [Outcome(Result.INVALID) for _ in sent.commands]
             return encode_decision(Decision(invalid))
         # The log may have the package already, and only the log can tell whether it took effect.
-        if self.is_full and not sent.is_repeated and any(map(brings_bytes, sent.commands)):
-            return encode_decision(Decision(is_full=True))
+        is_first = not sent.is_repeated
+        if self._takes_no_bytes and is_first and any(map(brings_bytes, sent.commands)):
+            return encode_decision(Decision(is_full=True, is_disk_low=self.is_disk_low))
         if not self._leads:
             raise Unavailable("this node no longer leads")
         stamp = PackageStamp(

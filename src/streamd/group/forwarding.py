@@ -110,7 +110,7 @@ class Forwarding:
                 if package.call is not call:
                     return
                 if decision.is_full:
-                    self._packages.refused_for_bytes(package)
+                    self._packages.refused_for_bytes(package, is_disk_low=decision.is_disk_low)
                 elif len(decision.outcomes) == package.count:
                     self._packages.decided(package.session_id, package.sequence, decision.outcomes)
                 else:

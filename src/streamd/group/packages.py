@@ -13,7 +13,15 @@ import msgspec
 import outcome
 import trio
 
-from streamd.group.proposals import Awaited, OutcomeUnknown, Proposal, Unavailable, fail_all
+from streamd.group.proposals import (
+    DISK_LOW,
+    Awaited,
+    DiskLow,
+    OutcomeUnknown,
+    Proposal,
+    Unavailable,
+    fail_all,
+)
 from streamd.metrics import Metrics
 from streamd.streams.checks import payload_bytes
 from streamd.streams.commands import Command, Number, Outcome, Result, brings_bytes
@@ -154,13 +162,13 @@ class OwnPackages:
         package.is_under_way = False
         self._waiting.append(package)
 
-    def refused_for_bytes(self, package: OwnPackage) -> None:
+    def refused_for_bytes(self, package: OwnPackage, *, is_disk_low: bool) -> None:
         """The leader takes no more bytes now, and no copy is in any log: fail the commands with
         bytes, and send the others again."""
         self._forget(package)
         full = [one for one in package.proposals if brings_bytes(one.command)]
         self._put_back([one for one in package.proposals if not brings_bytes(one.command)])
-        fail_all(full, Unavailable(HOT_TIER_FULL))
+        fail_all(full, bytes_refused(is_disk_low=is_disk_low))
 
     def decided(self, session_id: int, sequence: int, outcomes: Sequence[Outcome]) -> None:
         """Settle a package, by the leader's answer or because this node has applied it."""
@@ -214,6 +222,12 @@ def _end_call(package: OwnPackage) -> None:
 HOT_TIER_FULL = "the hot tier is full: the cold store is not accepting flushes"
 
 
+def bytes_refused(*, is_disk_low: bool) -> Unavailable:
+    """The error for bytes that a leader does not take, for want of space on its disk or else in
+    the hot tier."""
+    return DiskLow(DISK_LOW) if is_disk_low else Unavailable(HOT_TIER_FULL)
+
+
 class ForeignPackage(Awaited[list[Outcome]]):
     """A package of another node, on its way into this leader's log."""
 
@@ -241,10 +255,11 @@ class SentPackage(msgspec.Struct, frozen=True, array_like=True):
 
 class Decision(msgspec.Struct, frozen=True, array_like=True):
     """The leader's answer: the outcome of each command. With `is_full` the leader takes no more
-    bytes now and did nothing."""
+    bytes now and did nothing; `is_disk_low` says that its disk is the reason."""
 
     outcomes: list[Outcome] = []
     is_full: bool = False
+    is_disk_low: bool = False
 
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -35,6 +35,22 @@ class Unavailable(Exception):
     """The command was not accepted and will never take effect; try again later."""
 
 
+class DiskLow(Unavailable):
+    """The command brings bytes, and the leader's disk has no room for more; see `DISK_LOW`."""
+
+
+# Between processes an error is its text, so this one is recognised by it.
+DISK_LOW = (
+    "the disk of the node that leads is nearly full: delete streams, or make room on it; reads and "
+    "deletes go on"
+)
+
+
+def unavailable(why: str) -> Unavailable:
+    """The error for a reason that another process has given."""
+    return DiskLow(why) if why == DISK_LOW else Unavailable(why)
+
+
 class OutcomeUnknown(Exception):
     """The command may have taken effect, or may yet."""
 
@@ -177,7 +193,7 @@ def decode_answers(payload: bytes) -> list[Settled]:
 def _settled(answer: list[Any]) -> Settled:
     error, is_unknown = msgspec.convert(answer[:2], tuple[str | None, bool])
     if error is not None:
-        return outcome.Error((OutcomeUnknown if is_unknown else Unavailable)(error))
+        return outcome.Error(OutcomeUnknown(error) if is_unknown else unavailable(error))
     return outcome.Value(msgspec.convert(answer[2:], Outcome))
 
 

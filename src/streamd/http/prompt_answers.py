@@ -9,7 +9,7 @@ from typing import TypeVarTuple
 
 import trio
 
-from streamd.group.proposals import OutcomeUnknown, Settled, Unavailable
+from streamd.group.proposals import DiskLow, OutcomeUnknown, Settled, Unavailable
 from streamd.http.fields import BadRequest
 from streamd.http.messages import (
     Begun,
@@ -117,6 +117,8 @@ class PromptAnswers:
         match error:
             case BadRequest():
                 return error.response()
+            case DiskLow():
+                return error_response(507, "DISK_LOW", str(error))
             case Unavailable():
                 return error_response(503, "UNAVAILABLE", str(error), b"Retry-After: 1\r\n")
             case OutcomeUnknown():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
 
 import trio
@@ -27,10 +28,12 @@ from streamd.group.reclaim import reclaim_forever
 from streamd.group.stores import Stores, open_core
 from streamd.metrics import Metrics
 from streamd.node.blobs import Blobs
+from streamd.node.disk_guard import DiskGuard, DiskSpace, disk_space
 from streamd.node.leader_operations import LeaderOperations
 from streamd.node.position_lookup import PositionLookup
 from streamd.node.reads import Reads
 from streamd.storage.incoming import SnapshotSink
+from streamd.storage_config import StorageConfig
 from streamd.streams.machine import Machine
 from streamd.streams.state import State
 from streamd.tiering.async_store import AsyncObjectStore
@@ -39,6 +42,8 @@ from streamd.tiering.eviction import Evictor
 from streamd.tiering.flush import Flusher
 from streamd.tiering.gc import ColdGc
 from streamd.tiering.tier import ColdTier, PeriodicTask
+
+UNGUARDED = StorageConfig(min_free_bytes=0)
 
 
 def wall_clock_ms() -> int:
@@ -63,6 +68,8 @@ class Node:
         timing: ClusterConfig | None = None,
         cold: AsyncObjectStore | None = None,
         cold_config: ColdConfig | None = None,
+        storage: StorageConfig = UNGUARDED,
+        disk_space: Callable[[Path], DiskSpace] = disk_space,
     ) -> None:
         """Blocks for a read or two. Raises `StorageError` when the stores do not fit together."""
         timing = timing or ClusterConfig()
@@ -88,6 +95,13 @@ class Node:
             group_id=stores.group_id,
         )
         self._log_formats = LogFormats(self.group, state, cluster or NoPeers())
+        self.disk = DiskGuard(
+            self.group.admission,
+            stores.data_dir.path,
+            storage,
+            run_blocking=run_blocking,
+            space=disk_space,
+        )
         self.archive: Archive | None = None
         self.cold_config = cold_config or ColdConfig()
         self.cold_tier = self._cold_tier(cold, self.cold_config, random)
@@ -181,6 +195,9 @@ class Node:
         still be looking for its leader. Raises `StorageError`, `RaftViolation`."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            if self.disk.is_on:
+                await self.disk.look()
+                nursery.start_soon(self.disk.watch)
             nursery.start_soon(self.group.run)
             if self.cluster is not None:
                 self.cluster.configured(self.group.configuration)

@@ -41,6 +41,8 @@ def report(node: Node) -> dict[str, Any]:
         "learners": sorted(configuration.learners),
         "streams": node.group.state.header.streams,
     }
+    if node.disk.is_on:
+        found["disk"] = node.disk.report()
     if node.cluster is not None:
         found["members"] = _members(node, node.cluster)
     return found
@@ -116,6 +118,8 @@ def export(node: Node, metrics: Metrics) -> None:
         lambda: _refused(node),
     )
     _export_limits(node, metrics)
+    if node.disk.is_on:
+        node.disk.export(metrics)
     if node.cluster is not None:
         _export_progress(node, metrics)
         _export_connections(node.cluster, metrics)

@@ -16,7 +16,7 @@ import outcome
 import trio
 
 from streamd.config import ServerConfig
-from streamd.group.proposals import OutcomeUnknown, Settled, Unavailable
+from streamd.group.proposals import OutcomeUnknown, Settled, unavailable
 from streamd.headers import IF_NONE_MATCH
 from streamd.http.application import RESOURCES, Judge, check_coding
 from streamd.http.fields import BadRequest
@@ -263,7 +263,7 @@ class Proposer:
                 self._tells.pop(number)(outcome.Value(value))
             return
         for number, why, is_unknown in message.failures:
-            error = OutcomeUnknown(why) if is_unknown else Unavailable(why)
+            error = OutcomeUnknown(why) if is_unknown else unavailable(why)
             self._tells.pop(number)(outcome.Error(error))
 
 

@@ -150,6 +150,9 @@ ERRORS: dict[str, Error] = {
     "507 QUOTA_EXCEEDED": Error(
         "The bucket or the stream would keep more bytes than the bucket's limits allow."
     ),
+    "507 DISK_LOW": Error(
+        "The disk of the node that leads has less free space than `storage.min_free_bytes`."
+    ),
     "403 TOO_MANY_STREAMS": Error("The bucket has as many streams as its limits allow."),
     "404 LIMITS_NOT_FOUND": Error("No limits are set for this name."),
     "409 TOO_MANY_LIMITS": Error("10,000 buckets and identities have limits."),

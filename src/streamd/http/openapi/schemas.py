@@ -75,6 +75,14 @@ _MEMBER = _closed(
     },
 )
 
+_DISK = _closed(
+    {
+        "free_bytes": {"type": ["integer", "null"]},
+        "min_free_bytes": _COUNT,
+        "low": {"type": "boolean"},
+    }
+)
+
 _STATUS = _closed(
     {
         "cluster_id": {"type": "string"},
@@ -92,7 +100,7 @@ _STATUS = _closed(
         "learners": _IDS,
         "streams": _COUNT,
     },
-    optional={"members": {"type": "array", "items": _MEMBER}},
+    optional={"members": {"type": "array", "items": _MEMBER}, "disk": _DISK},
 )
 
 _OTHERS: Json = {

@@ -44,6 +44,7 @@ _PUBLISH = Operation(
         "409 OFFSET_BEYOND_TAIL",
         "409 SNAPSHOT_EXISTS",
         "507 QUOTA_EXCEEDED",
+        "507 DISK_LOW",
         "410 STREAM_OFFSET_GONE",
         "413 SNAPSHOT_TOO_LARGE",
         "503 TOO_MANY_UPLOADS",

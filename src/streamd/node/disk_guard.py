@@ -1,0 +1,133 @@
+"""The disk guard: writes are refused before the disk is full, because a full disk ends the node.
+
+A node on a full disk can do nothing: not serve reads, not delete, not even start. So it keeps a
+reserve. While less than that is free, the leader takes no commands that bring bytes; reads, deletes
+and all else that a log entry or two can carry go on, and LevelDB has room to compact.
+
+A look at the file system may hang as a disk does, so a thread takes it, twice a second, and no
+write waits for it. What comes in between is bounded by what the disk can write in that time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import structlog
+import trio
+
+from streamd.blocking import RunBlocking
+from streamd.group.admission import Admission
+from streamd.metrics import Metrics
+from streamd.storage_config import StorageConfig
+
+INTERVAL_S = 0.5
+DEFAULT_MIN_FREE_BYTES = 256 * 1024 * 1024
+_SMALL_SHARE = 16
+# Writes go on at an eighth above the limit: at the limit itself they would stop and go.
+_HYSTERESIS = 8
+
+log = structlog.get_logger("streamd.storage")
+
+
+class DiskSpace(NamedTuple):
+    """Of a file system, in bytes; `free` is what an unprivileged process may still take."""
+
+    free: int
+    total: int
+
+
+def disk_space(path: Path) -> DiskSpace:
+    """The space of the file system that `path` is on. Blocks. Raises `OSError`."""
+    found = os.statvfs(path)
+    return DiskSpace(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+
+class DiskGuard:
+    """Tells an `Admission` whether the disk of a data directory is low.
+
+    `free_bytes` is None until the first look, and after one that failed.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        directory: Path,
+        config: StorageConfig,
+        *,
+        run_blocking: RunBlocking,
+        space: Callable[[Path], DiskSpace] = disk_space,
+    ) -> None:
+        self._admission = admission
+        self._directory = directory
+        self._configured = config.min_free_bytes
+        self._run_blocking = run_blocking
+        self._space = space
+        self.min_free_bytes = self._configured or 0
+        self.free_bytes: int | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it has anything to guard."""
+        return self._configured != 0
+
+    @property
+    def is_low(self) -> bool:
+        """Whether writes are refused for want of space."""
+        return self._admission.is_disk_low
+
+    async def look(self) -> None:
+        """Look once. What cannot be seen changes nothing: the disk's own errors end the node."""
+        try:
+            free, total = await self._run_blocking(self._space, self._directory)
+        except OSError as error:
+            if self.free_bytes is not None:
+                log.warning("the free space of the disk is unknown", error=str(error))
+            self.free_bytes = None
+            return
+        self.free_bytes = free
+        if self._configured is None:
+            self.min_free_bytes = min(DEFAULT_MIN_FREE_BYTES, total // _SMALL_SHARE)
+        self._judge(free)
+
+    async def watch(self) -> NoReturn:
+        """Look every `INTERVAL_S`."""
+        while True:
+            await trio.sleep(INTERVAL_S)
+            await self.look()
+
+    def export(self, metrics: Metrics) -> None:
+        """Register the metrics."""
+        metrics.gauge(
+            "disk_free_bytes",
+            "Free space of the data directory's file system.",
+            lambda: float("nan") if self.free_bytes is None else self.free_bytes,
+        )
+        metrics.gauge(
+            "disk_low",
+            "Whether less than storage.min_free_bytes is free, and writes are refused.",
+            lambda: self.is_low,
+        )
+
+    def report(self) -> dict[str, object]:
+        """The content of `disk` in the node's status."""
+        return {
+            "free_bytes": self.free_bytes,
+            "min_free_bytes": self.min_free_bytes,
+            "low": self.is_low,
+        }
+
+    def _judge(self, free: int) -> None:
+        least = self.min_free_bytes
+        if self.is_low and free >= least + least // _HYSTERESIS:
+            log.info("the disk has room again: writes are taken", free_bytes=free)
+            self._admission.is_disk_low = False
+        elif not self.is_low and free < least:
+            log.error(
+                "the disk is nearly full: a node that leads refuses writes; make room",
+                free_bytes=free,
+                min_free_bytes=least,
+            )
+            self._admission.is_disk_low = True

@@ -1,0 +1,240 @@
+"""Writes are refused before the disk is full, and taken again when there is room."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+
+from streamd.group.proposals import (
+    DiskLow,
+    Proposal,
+    Unavailable,
+    decode_answers,
+    encode_proposals,
+)
+from streamd.node.disk_guard import DEFAULT_MIN_FREE_BYTES, DiskGuard, DiskSpace
+from streamd.node.node import Node
+from streamd.storage_config import StorageConfig
+from streamd.streams.commands import Delete, Result
+from tests.sim.runtime import run_virtually
+from tests.support.machines import Machines, all_ready, play
+from tests.support.nodes import append, append_to, create, key, read_all, running_node
+from tests.support.server_process import ServerProcess
+
+_MIB = 1024 * 1024
+_TEXT = {"Content-Type": "text/plain"}
+
+
+class Disk:
+    """A file system whose free space a test sets."""
+
+    def __init__(self, free: int, total: int = 10**12) -> None:
+        self.free = free
+        self.total = total
+        self.fails = False
+
+    def space(self, _: Path) -> DiskSpace:
+        if self.fails:
+            raise OSError("the file server does not answer")
+        return DiskSpace(self.free, self.total)
+
+    def guard(self, node: Node, min_free_bytes: int | None) -> DiskGuard:
+        return DiskGuard(
+            node.group.admission,
+            Path("data"),
+            StorageConfig(min_free_bytes=min_free_bytes),
+            run_blocking=node.run_blocking,
+            space=self.space,
+        )
+
+
+async def test_while_the_disk_is_low_nothing_with_bytes_is_proposed(tmp_path: Path) -> None:
+    disk = Disk(free=1000)
+    async with running_node(tmp_path) as node:
+        guard = disk.guard(node, 1000)
+        await node.group.propose(create("a"))
+        await node.group.propose(create("b"))
+        await guard.look()
+        assert (await append_to(node, "a", b"1")).result is Result.APPENDED
+        disk.free = 999
+        await guard.look()
+        assert guard.report() == {"free_bytes": 999, "min_free_bytes": 1000, "low": True}
+        before = node.group.last_index
+        with pytest.raises(DiskLow):
+            await node.group.propose(append("a", b"2"))
+        assert node.group.last_index == before
+        assert await read_all(node, "a") == b"1"
+        assert (await node.group.propose(Delete(key("b")))).result is Result.DELETED
+
+
+async def test_writes_are_taken_again_with_an_eighth_more_room(tmp_path: Path) -> None:
+    disk = Disk(free=999)
+    async with running_node(tmp_path) as node:
+        guard = disk.guard(node, 1000)
+        await guard.look()
+        for free, is_low in ((1000, True), (1124, True), (1125, False), (1000, False), (999, True)):
+            disk.free = free
+            await guard.look()
+            assert guard.is_low == is_low, free
+
+
+async def test_a_disk_that_cannot_be_looked_at_changes_nothing(tmp_path: Path) -> None:
+    disk = Disk(free=999)
+    async with running_node(tmp_path) as node:
+        guard = disk.guard(node, 1000)
+        await guard.look()
+        disk.fails = True
+        await guard.look()
+        assert guard.is_low
+        assert guard.free_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("configured", "total", "expected"),
+    [
+        (None, 10**12, DEFAULT_MIN_FREE_BYTES),
+        (None, 160 * _MIB, 10 * _MIB),
+        (5, 160 * _MIB, 5),
+        (200 * _MIB, 160 * _MIB, 200 * _MIB),
+    ],
+)
+async def test_the_default_suits_small_file_systems(
+    configured: int | None, total: int, expected: int, tmp_path: Path
+) -> None:
+    async with running_node(tmp_path) as node:
+        guard = Disk(free=10**9, total=total).guard(node, configured)
+        await guard.look()
+        assert guard.min_free_bytes == expected
+
+
+def test_in_a_cluster_the_disk_of_the_leader_decides(tmp_path: Path) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, third = await all_ready(machines)
+        await leader.node.group.propose(create("a"))
+        for follower in (second, third):
+            await Disk(free=0).guard(follower.node, 1).look()
+        assert (await append_to(second.node, "a", b"1")).result is Result.APPENDED
+
+        low = Disk(free=0)
+        guard = low.guard(leader.node, 1)
+        await guard.look()
+        for node in (leader.node, second.node):
+            with pytest.raises(DiskLow):
+                await node.group.propose(append("a", b"2"))
+        low.free = 10
+        await guard.look()
+        assert (await append_to(second.node, "a", b"3")).result is Result.APPENDED
+        low.free = 0
+        await guard.look()
+        assert (await second.node.group.propose(Delete(key("a")))).result is Result.DELETED
+
+    run_virtually(1, partial(play, scenario, tmp_path))
+
+
+def test_a_node_without_sessions_learns_the_reason_as_well(tmp_path: Path) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, _, _ = await all_ready(machines)
+        await leader.node.group.propose(create("a"))
+        await Disk(free=0).guard(leader.node, 1).look()
+        wanted = [Proposal(append("a", b"x"), 1, 0.0), Proposal(Delete(key("a")), 0, 0.0)]
+        answer = await leader.node.group.admission.propose_forwarded(encode_proposals(wanted))
+        refused, deleted = decode_answers(answer)
+        with pytest.raises(Unavailable) as raised:
+            refused.unwrap()
+        assert type(raised.value) is DiskLow
+        assert deleted.unwrap().result is Result.DELETED
+
+    run_virtually(1, partial(play, scenario, tmp_path))
+
+
+# -- on a real file system --------------------------------------------------------------------
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting file systems needs root")
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(directory)]
+    if subprocess.run(mounted, capture_output=True).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def _until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.05)
+
+
+def _metric(client: httpx.Client, name: str) -> float:
+    lines = client.get("/metrics").text.splitlines()
+    [value] = [line.split()[1] for line in lines if line.startswith(f"streamd_{name} ")]
+    return float(value)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_disk_that_fills_up_refuses_writes_serves_reads_and_recovers(
+    workers: int, disk: Path
+) -> None:
+    variables = {"STREAMD_STORAGE_MIN_FREE_BYTES": str(24 * _MIB)}
+    flags = ["--workers", str(workers)]
+    with (
+        ServerProcess(disk / "data", environment=variables, flags=flags) as server,
+        httpx.Client(base_url=server.url, headers=_TEXT, timeout=30) as client,
+    ):
+        assert client.put("/v1/stream/kept").status_code == 201
+        assert client.put("/v1/stream/cleared", content=b"c" * 100_000).status_code == 201
+        kept = 0
+        # Somebody else takes the rest of the disk, all but a little.
+        other = disk / "other"
+        with other.open("wb") as file:
+            file.write(bytes(26 * _MIB))
+        while (answer := client.post("/v1/stream/kept", content=b"k" * 100_000)).is_success:
+            kept += 1
+            assert kept < 500, "the disk is smaller than that"
+        assert (answer.status_code, answer.json()["error"]["code"]) == (507, "DISK_LOW")
+        assert client.put("/v1/stream/new", content=b"n").status_code == 507
+        assert _metric(client, "disk_low") == 1
+        status = client.get("/cluster/status").json()["disk"]
+        assert status["low"]
+        assert status["free_bytes"] < status["min_free_bytes"] == 24 * _MIB
+        read = client.get("/v1/stream/kept?offset=-1&max_bytes=1000")
+        assert read.status_code == 200
+        assert client.delete("/v1/stream/cleared").status_code == 204
+
+        other.unlink()
+        _until(lambda: client.post("/v1/stream/kept", content=b"k" * 100_000).status_code == 204)
+        assert _metric(client, "disk_low") == 0
+        assert _metric(client, "disk_free_bytes") > 24 * _MIB
+        assert server.stop() == 0
+    with ServerProcess(disk / "data", environment=variables) as server:
+        content, offset = 0, "-1"
+        while True:
+            read = httpx.get(f"{server.url}/v1/stream/kept?offset={offset}", timeout=30)
+            content += len(read.content)
+            offset = read.headers["Stream-Next-Offset"]
+            if read.headers.get("Stream-Up-To-Date") == "true":
+                break
+        assert content == (kept + 1) * 100_000
+
+
+def test_a_node_that_starts_on_a_disk_without_room_refuses_writes_at_once(disk: Path) -> None:
+    variables = {"STREAMD_STORAGE_MIN_FREE_BYTES": str(1024 * _MIB)}
+    with ServerProcess(disk / "data", environment=variables) as server:
+        refused = httpx.put(f"{server.url}/v1/stream/a", content=b"a", headers=_TEXT)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (507, "DISK_LOW")
+        assert httpx.put(f"{server.url}/v1/stream/a", headers=_TEXT).status_code == 201
