@@ -45,6 +45,11 @@ def errors_in(raised: BaseException) -> list[BaseException]:
 
 def end(message: str, status: int) -> NoReturn:
     """End the process with a sentence on standard error."""
+    complain(message)
+    sys.exit(status)
+
+
+def complain(message: str) -> None:
+    """Print a sentence on standard error, if the process has one."""
     if sys.stderr is not None:  # else print() would use standard output
         print(f"streamd: {message}", file=sys.stderr)
-    sys.exit(status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from base64 import b64decode
 from collections.abc import Iterator
 from itertools import chain
@@ -24,6 +25,7 @@ from streamd.client.names import BadName, bucket_path, parse_name
 from streamd.commands import lines
 from streamd.commands.lines import LineTooLong, NotJson, bodies_of_lines
 from streamd.commands.messages import JsonText, LastLines, json_line, plain
+from streamd.commands.stopping import Stopped
 from tests.client.flows import emitted
 
 cuts = st.lists(st.integers(1, 7), max_size=40)
@@ -224,6 +226,40 @@ def test_lines_are_batched_and_the_last_needs_no_newline() -> None:
 def test_complete_lines_are_not_held_back() -> None:
     batches = lines.batches(source(b"one\ntw", None, b"o\n"))
     assert list(batches) == [[b"one\n"], [b"two\n"]]
+
+
+@pytest.mark.parametrize("pause_s", [0.001, 0.01, 0.049])
+def test_no_line_waits_long_for_others_however_fast_they_come(pause_s: float) -> None:
+    """By a virtual clock: a line comes after each pause, 600 times."""
+    now, came = 0.0, 0
+
+    def read(timeout_s: float | None) -> bytes | None:
+        nonlocal now, came
+        if timeout_s is not None and timeout_s < pause_s:
+            now += timeout_s
+            return None
+        now, came = now + pause_s, came + 1
+        return b"%f\n" % now if came <= 600 else b""
+
+    taken = 0
+    for batch in lines.batches(read, clock=lambda: now):
+        taken += len(batch)
+        assert now - float(batch[0]) <= lines.LINGER_S + 1e-6
+    assert taken == 600
+
+
+def test_complete_lines_are_taken_before_the_reader_stops() -> None:
+    coming = iter([b"one\ntwo\nthr"])
+
+    def read(_: float | None) -> bytes | None:
+        if (data := next(coming, None)) is None:
+            raise Stopped(signal.SIGINT)
+        return data
+
+    batches = lines.batches(read)
+    assert next(batches) == [b"one\n", b"two\n"]
+    with pytest.raises(Stopped):
+        next(batches)
 
 
 def test_a_line_has_a_limit() -> None:

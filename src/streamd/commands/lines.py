@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections.abc import Callable, Iterator
 
+from streamd.commands.stopping import Stopped, Stops
 from streamd.streams.content import InvalidJson, is_json, json_value
 
 PIECE_BYTES = 1024 * 1024
@@ -13,6 +15,7 @@ BATCH_BYTES = 256 * 1024
 _READ_BYTES = 64 * 1024
 # A line is one message of a JSON stream, so it cannot be cut.
 MAX_LINE_BYTES = 16 * 1024 * 1024
+# How long the first line of a batch waits for others.
 LINGER_S = 0.05
 
 # Returns the next bytes within a time in seconds: empty at the end, None when the time is over.
@@ -27,15 +30,16 @@ class NotJson(Exception):
     """A line for a JSON stream is not a JSON value."""
 
 
-def reader_of(descriptor: int) -> Read:
-    """Read a file, a pipe or a terminal as its bytes arrive."""
+def reader_of(descriptor: int, stops: Stops) -> Read:
+    """Read a file, a pipe or a terminal as its bytes arrive.
+
+    The reader raises `Stopped` once a signal has stopped the process.
+    """
 
     def read(timeout_s: float | None) -> bytes | None:
-        if timeout_s is not None:
-            ready, _, _ = select.select([descriptor], [], [], timeout_s)
-            if not ready:
-                return None
-        return os.read(descriptor, _READ_BYTES)
+        ready, _, _ = select.select([descriptor, stops.fileno()], [], [], timeout_s)
+        stops.check()
+        return os.read(descriptor, _READ_BYTES) if ready else None
 
     return read
 
@@ -62,20 +66,32 @@ def _character_start(data: bytearray, end: int) -> int:
     return end
 
 
-def batches(read: Read, max_bytes: int = BATCH_BYTES) -> Iterator[list[bytes]]:
-    """Complete lines with their ends, in batches; input is not held back for long.
+def batches(
+    read: Read, max_bytes: int = BATCH_BYTES, *, clock: Callable[[], float] = time.monotonic
+) -> Iterator[list[bytes]]:
+    """Complete lines with their ends, in batches: no line waits longer than `LINGER_S` for others.
 
-    The last line needs no end. Raises `LineTooLong`.
+    The last line needs no end. Raises `LineTooLong`, and `Stopped` of `read` once all
+    complete lines have been taken.
     """
     batch: list[bytes] = []
     size = 0
+    due = 0.0
     rest = bytearray()
     while True:
-        data = read(LINGER_S if batch else None)
+        left_s = due - clock() if batch else None
+        try:
+            data = read(left_s) if left_s is None or left_s > 0 else None
+        except Stopped:
+            if batch:
+                yield batch
+            raise
         if data is None:
             yield batch
             batch, size = [], 0
             continue
+        if not batch:
+            due = clock() + LINGER_S
         rest += data
         lines = _take_lines(rest, at_end=not data)
         for line in lines:

@@ -31,8 +31,8 @@ def read(client: Client, name: str, offset: str, as_json: bool) -> None:
     with progress(f"read {name}", None, into_stdout=True) as advance:
         for chunk in client.stream(name).read(offset):
             _show(chunk, as_json)
+            flush()
             advance(len(chunk.data))
-    flush()
 
 
 @click.command()

@@ -24,7 +24,16 @@ from streamd.client.errors import (
 )
 from streamd.client.names import BadName
 from streamd.commands.lines import LineTooLong, NotJson
-from streamd.exits import EXIT_LOCAL, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, Failure, exit_on
+from streamd.commands.stopping import Stopped
+from streamd.exits import (
+    EXIT_LOCAL,
+    EXIT_REFUSED,
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
+    Failure,
+    complain,
+    exit_on,
+)
 
 _SHOWN_AFTER_S = 0.5
 _BUFFER_BYTES = 64 * 1024
@@ -46,6 +55,10 @@ def exit_on_failure(subject: str | None) -> Iterator[None]:
         _die_by(signal.SIGPIPE)
     except KeyboardInterrupt:
         _die_by(signal.SIGINT)
+    except Stopped as stopped:
+        if message := str(stopped):
+            complain(message)
+        _die_by(stopped.number)
 
 
 def _failure_of(subject: str | None, error: BaseException) -> Failure | None:

@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
+from typing import Literal
 
 import click
 
@@ -21,6 +22,7 @@ from streamd.commands.lines import (
 )
 from streamd.commands.messages import json_object
 from streamd.commands.options import json_option, talks_to_server, type_option
+from streamd.commands.stopping import Stopped, Stops
 from streamd.commands.terminal import Advance, BadInput, descriptor, flush, progress, write
 from streamd.streams.content import InvalidJson, is_json, is_text
 
@@ -50,6 +52,9 @@ def append(
     Up to 1 MiB is one append; more is several, in order. With --lines, lines are sent as they
     come, many in one append when they come fast. Each append is stored once, however often it
     is sent. --type defaults to the stream's own.
+
+    A signal ends the input: lines that were read are stored first, for up to 5 seconds. What is
+    not stored is counted on standard error. The stream is not closed.
     """
     content_type = kind or client.stream(name).head().content_type
     stream = client.stream(name, content_type=content_type)
@@ -60,46 +65,111 @@ def append(
         max_in_flight=_IN_FLIGHT,
         max_queued_bytes=_IN_FLIGHT * PIECE_BYTES,
     )
-    with progress(f"append to {name}", _input_bytes()) as advance, producer:
-        if lines:
-            last = _append_lines(producer, content_type, close, advance)
-        else:
-            last = _append_whole(producer, content_type, close, advance)
+    tally = _Tally("lines" if lines else "bytes")
+    try:
+        with progress(f"append to {name}", _input_bytes()) as advance, Stops() as stops, producer:
+            read = tally.counting(reader_of(descriptor(sys.stdin), stops))
+            append_all = _append_lines if lines else _append_whole
+            last = append_all(producer, content_type, close, read, tally, advance)
+    except Stopped as stopped:
+        raise Stopped(stopped.number, tally.missing(name)) from None
     if as_json and last is not None:
         _tell(name, last)
 
 
+class _Tally:
+    """How much of the input was read, and how much of that is known to be stored."""
+
+    def __init__(self, unit: Literal["lines", "bytes"]) -> None:
+        self._unit = unit
+        self._read = 0
+        self._has_rest = False
+        self.stored = 0
+
+    def counting(self, read: Read) -> Read:
+        """A reader that counts what it reads."""
+
+        def read_and_count(timeout_s: float | None) -> bytes | None:
+            data = read(timeout_s)
+            if data and self._unit == "lines":
+                self._read += data.count(b"\n")
+                self._has_rest = not data.endswith(b"\n")
+            elif data:
+                self._read += len(data)
+            return data
+
+        return read_and_count
+
+    def missing(self, name: str) -> str:
+        """A sentence on what was read and may not be stored; empty if there is nothing."""
+        count = self._read - self.stored
+        parts = [f"{count} {self._unit} that were read"] if count else []
+        if self._has_rest:
+            parts.append("the beginning of a line")
+        if not parts:
+            return ""
+        return f"{name}: stopped; not confirmed as stored: {' and '.join(parts)}"
+
+
 def _append_lines(
-    producer: Producer, content_type: str, close: bool, advance: Advance
+    producer: Producer,
+    content_type: str,
+    close: bool,
+    read: Read,
+    tally: _Tally,
+    advance: Advance,
 ) -> Appended | None:
     """Append lines as they come; each append ends before more input is awaited."""
     last = None
-    for body in bodies_of_lines(batches(reader_of(descriptor(sys.stdin))), content_type):
+    taken = 0
+
+    def counted() -> Iterator[list[bytes]]:
+        nonlocal taken
+        for batch in batches(read):
+            taken += len(batch)
+            yield batch
+
+    for body in bodies_of_lines(counted(), content_type):
         producer.append(body)
         last = producer.flush()
+        tally.stored = taken
         advance(len(body))
     return producer.close_stream() if close else last
 
 
 def _append_whole(
-    producer: Producer, content_type: str, close: bool, advance: Advance
+    producer: Producer,
+    content_type: str,
+    close: bool,
+    read: Read,
+    tally: _Tally,
+    advance: Advance,
 ) -> Appended | None:
-    """Append the input in pieces; the last one closes the stream with it."""
-    bodies = _bodies(_patient(reader_of(descriptor(sys.stdin)), producer), content_type)
-    body = next(bodies, b"")
-    if not body:
+    """Append the input in pieces; the last one closes the stream with it.
+
+    A piece whose end a signal cut off is not appended: it is not what the user meant to store.
+    """
+    bodies = _bodies(_patient(read, producer), content_type)
+    following: bytes | None = next(bodies, b"")
+    if not following:
         if close:
             return producer.close_stream()
         raise BadInput("standard input is empty: nothing to append")
-    following: bytes | None = body
-    while following is not None:
-        body, following = following, next(bodies, None)
-        try:
-            producer.append(body, close=close and following is None)
-        except InvalidJson as error:
-            hint = "; for one message a line, use --lines" if b"\n" in body.strip() else ""
-            raise BadInput(f"a stream of JSON cannot take the input: {error}{hint}") from None
-        advance(len(body))
+    taken = 0
+    try:
+        while following is not None:
+            body, following = following, next(bodies, None)
+            try:
+                producer.append(body, close=close and following is None)
+            except InvalidJson as error:
+                hint = "; for one message a line, use --lines" if b"\n" in body.strip() else ""
+                raise BadInput(f"a stream of JSON cannot take the input: {error}{hint}") from None
+            taken += len(body)
+            advance(len(body))
+    except Stopped:
+        producer.flush()
+        tally.stored = taken
+        raise
     return producer.flush()
 
 
