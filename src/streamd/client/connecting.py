@@ -114,12 +114,26 @@ def pieces(body: Body) -> Iterator[bytes]:
     return iter((body,)) if isinstance(body, bytes) else body()
 
 
+def timeout(general: httpx.Timeout, send: Send) -> httpx.Timeout:
+    """The limits of a request, by those of all requests."""
+    if send.timeout_s is None:
+        return general
+    return httpx.Timeout(
+        **{
+            name: send.timeout_s if limit is None else min(limit, send.timeout_s)
+            for name, limit in general.as_dict().items()
+        }
+    )
+
+
 def lost(failure: httpx.HTTPError, *, answered: bool = False) -> Lost:
     """What a failure of httpx means. Raises `Unsendable` if each try would fail so."""
     if isinstance(failure, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
         raise Unsendable(str(failure)) from failure
     unsent = httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout
     sent = answered or not isinstance(failure, unsent)
+    if isinstance(failure, httpx.ReadTimeout):
+        return Lost("no answer in time", sent=True, answered=answered)
     return Lost(str(failure) or type(failure).__name__, sent=sent, answered=answered)
 
 

@@ -20,6 +20,7 @@ from streamd.client.connecting import (
     parsed,
     pieces,
     request_headers,
+    timeout,
     too_large,
 )
 from streamd.client.core.steps import (
@@ -192,7 +193,11 @@ class Iteration(Generic[T]):
         method, _, _, _, body = send.request
         headers = request_headers(send, self._driver.credentials())
         request = client.build_request(
-            method, parsed(send.url), headers=headers, content=pieces(body)
+            method,
+            parsed(send.url),
+            headers=headers,
+            content=pieces(body),
+            timeout=timeout(client.timeout, send),
         )
         try:
             self._response = response = client.send(request, stream=True)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from streamd.commands.operating import AT_LEADER, Operator, server_group
+from streamd.commands.waiting import waiting_for
 from streamd.exits import EXIT_REFUSED, end
 
 _POLL_S = 0.2
@@ -143,10 +144,11 @@ def snapshot(operator: Operator) -> None:
 def wait_ready(operator: Operator, timeout_s: float) -> None:
     """Return once the node has a leader and has caught up with it."""
     deadline = time.monotonic() + timeout_s
-    while not operator.is_ready():
-        if time.monotonic() >= deadline:
-            end(f"not ready within {timeout_s:g} s", EXIT_REFUSED)
-        time.sleep(_POLL_S)
+    with waiting_for("the node to be ready"):
+        while not operator.is_ready():
+            if time.monotonic() >= deadline:
+                end(f"not ready within {timeout_s:g} s", EXIT_REFUSED)
+            time.sleep(_POLL_S)
 
 
 def _tell(answer: dict[str, Any]) -> None:

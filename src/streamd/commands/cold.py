@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
 from streamd.commands.operating import AT_LEADER, Operator, server_group
+from streamd.commands.waiting import waiting_for
 from streamd.exits import EXIT_REFUSED, end
 
 _POLL_S = 0.3
@@ -48,16 +49,17 @@ class Leader:
         """
         deadline = time.monotonic() + timeout_s
         order = self.order(work)
-        while True:
-            answer = self.look()
-            if answer["leads"]:
-                if answer["term"] != order["term"]:
-                    order = self.order(work)
-                elif show(order, answer):
-                    return order, answer
-            if time.monotonic() > deadline:
-                end(f"not done within {timeout_s:g} s{_why(answer)}", EXIT_REFUSED)
-            time.sleep(_POLL_S)
+        with waiting_for(f"the leader to end its {work}"):
+            while True:
+                answer = self.look()
+                if answer["leads"]:
+                    if answer["term"] != order["term"]:
+                        order = self.order(work)
+                    elif show(order, answer):
+                        return order, answer
+                if time.monotonic() > deadline:
+                    end(f"not done within {timeout_s:g} s{_why(answer)}", EXIT_REFUSED)
+                time.sleep(_POLL_S)
 
 
 def _why(answer: Answer) -> str:
@@ -189,7 +191,7 @@ def _progress(as_json: bool) -> Progress:
     return Progress(
         *columns,
         console=Console(stderr=True),
-        disable=as_json,
+        disable=as_json or not sys.stderr.isatty(),
         transient=True,
         refresh_per_second=5,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any, NoReturn
@@ -13,7 +13,7 @@ import click
 
 from streamd.client import Answer, Client
 from streamd.client.errors import NOT_OURS, StreamdError, refusal
-from streamd.commands.options import Command, Server, with_server
+from streamd.commands.options import Command, Server, given_server, server_options
 from streamd.commands.terminal import exit_on_failure
 from streamd.headers import CONTENT_TYPE
 
@@ -92,21 +92,50 @@ class Operator:
         return self._server._replace(retry_for_s=0).client()
 
 
-def server_group(described: Command) -> click.Group:
-    """A group of commands that are passed one `Operator` as the context's object.
+def server_group(described: Command) -> ServerGroup:
+    """A group of commands that are passed an `Operator` as the context's object.
 
-    Its options come before the command's name.
+    The options about the server may come before a command's name and after it.
     """
 
-    @click.group(described.__name__, cls=_ServerGroup, help=described.__doc__)
-    @with_server
-    def group(server: Server) -> None:
-        click.get_current_context().obj = Operator(server)
+    @click.group(described.__name__, cls=ServerGroup, help=described.__doc__)
+    @server_options
+    def group() -> None:
+        pass
 
+    assert isinstance(group, ServerGroup)
     return group
 
 
-class _ServerGroup(click.Group):
+class ServerGroup(click.Group):
+    """Gives its commands, and groups of them, the options about the server."""
+
+    group_class = type
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        work = cmd.callback
+        assert work is not None, "each command and group is made from a function"
+        shared = click.command(server_options(_operated(cmd, work)))
+        cmd.callback = shared.callback
+        cmd.params.extend(shared.params)
+        super().add_command(cmd, name)
+
+    def add_offline(self, cmd: click.Command) -> None:
+        """Add a command that asks no server."""
+        super().add_command(cmd)
+
     def invoke(self, context: click.Context) -> Any:
         with exit_on_failure(None):
             return super().invoke(context)
+
+
+def _operated(command: click.Command, work: Callable[..., Any]) -> Callable[..., Any]:
+    """The work of a command, with an `Operator`; a group does none."""
+
+    def operated(**given: Any) -> Any:
+        context = click.get_current_context()
+        if not isinstance(command, click.Group):
+            context.obj = Operator(given_server(context))
+        return work(**given)
+
+    return operated

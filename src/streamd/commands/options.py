@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+from click.core import ParameterSource
 
 from streamd.client import Client
 from streamd.commands.terminal import exit_on_failure
+from streamd.commands.waiting import watch
 
 DEFAULT_URL = "http://127.0.0.1:4437"
 # Of a server's own or of an identity provider (RFC 6750 section 2.1).
@@ -72,9 +74,11 @@ _SERVER_OPTIONS = (
         "retry_for_s",
         type=click.FloatRange(min=0),
         metavar="SECONDS",
-        help="Try again this long. [default: 60 once the server has answered, 0 before]",
+        help="Wait and try again this long. [default: 60; 0 for a server that refuses connections]",
     ),
 )
+
+_NAMES = ("urls", "cacert", "cert", "token_file", "retry_for_s")
 
 
 def given_token(token_file: str | None) -> str | None:
@@ -100,7 +104,7 @@ class Server(NamedTuple):
         """A client of it. Raises `click.UsageError`."""
         _announce()
         try:
-            return Client(
+            return _CommandClient(
                 self.urls,
                 token=self.token,
                 retry_for_s=self.retry_for_s,
@@ -112,12 +116,50 @@ class Server(NamedTuple):
             raise click.UsageError(f"--cacert or --cert cannot be used: {error}") from None
 
 
+class _CommandClient(Client):
+    """Keeps to the time for retries, and says what it waits for."""
+
+    def __init__(self, urls: list[str], **others: Any) -> None:
+        super().__init__(urls, **others)
+        self._session.bound(watch)
+
+
 @functools.cache
 def _announce() -> None:
-    """Show on standard error what the library logs: that a request takes long."""
+    """Show on standard error what the library logs: that it resumes what it follows."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("streamd: %(message)s"))
     logging.getLogger("streamd.client").addHandler(handler)
+
+
+def server_options(command: Callable[..., Any]) -> Command:
+    """Give a command, or a group before its commands, the options about the server."""
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> Any:
+        return command(**{name: value for name, value in given.items() if name not in _NAMES})
+
+    for option in reversed(_SERVER_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def given_server(context: click.Context) -> Server:
+    """What the options say that were given to a command, or to the groups before it; the command's
+    win. Raises `click.UsageError`.
+    """
+    found = {name: _given(context, name) for name in _NAMES}
+    token = given_token(found.pop("token_file"))
+    return Server(token=token, **found)
+
+
+def _given(context: click.Context, name: str) -> Any:
+    at: click.Context | None = context
+    while at is not None:
+        if at.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            return at.params[name]
+        at = at.parent
+    return context.params[name]
 
 
 def with_server(command: Callable[..., None]) -> Command:
@@ -126,21 +168,12 @@ def with_server(command: Callable[..., None]) -> Command:
     Failures name the parameter `name` or `bucket`.
     """
 
+    @server_options
     @functools.wraps(command)
-    def wrapped(
-        urls: list[str],
-        cacert: str | None,
-        cert: str | None,
-        token_file: str | None,
-        retry_for_s: float | None,
-        **given: Any,
-    ) -> None:
+    def wrapped(**given: Any) -> None:
         with exit_on_failure(given.get("name") or given.get("bucket")):
-            token = given_token(token_file)
-            command(Server(urls, cacert, cert, token, retry_for_s), **given)
+            command(given_server(click.get_current_context()), **given)
 
-    for option in reversed(_SERVER_OPTIONS):
-        wrapped = option(wrapped)
     return wrapped
 
 

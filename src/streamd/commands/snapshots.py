@@ -23,7 +23,7 @@ from streamd.client.core.snapshots import snapshot_path
 from streamd.client.core.steps import Done, Emit, resume
 from streamd.client.names import StreamName, parse_name
 from streamd.commands.bootstrapping import Directory, JsonLines, Plain, Sink
-from streamd.commands.options import json_option, talks_to_server, type_option
+from streamd.commands.options import json_option, server_options, talks_to_server, type_option
 from streamd.commands.reading import show_all
 from streamd.commands.terminal import (
     Advance,
@@ -40,6 +40,7 @@ _CHUNK_BYTES = 256 * 1024
 
 
 @click.group()
+@server_options
 def snapshot() -> None:
     """Publish and read snapshots: each replaces what its stream held before it."""
 
@@ -93,8 +94,8 @@ def _sent_from(source: BinaryIO, advance: Advance) -> Callable[[], Iterator[byte
             raise BadInput("standard input cannot be read twice; to allow another try, give a FILE")
         if start is not None:
             source.seek(start)
-        sent = True
-        return _chunks(source, advance)
+        sent = True  # Not before: a try that found no server has read nothing.
+        yield from _chunks(source, advance)
 
     return body
 

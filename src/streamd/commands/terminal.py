@@ -91,6 +91,9 @@ def _busy(refusal: StreamdError) -> str:
 
 def _sentence(refusal: StreamdError, subject: str | None) -> str:
     what = f"{refusal.message or 'refused'} ({refusal.status} {refusal.code})"
+    if isinstance(refusal, StreamNotFound) and subject is None:
+        # An operation of a later release is the name of a stream to an earlier one.
+        return f"{what}; the node's release may not know this operation"
     if isinstance(refusal, StreamNotFound):
         return f"{what}; 'streamd create {subject}' creates it"
     if refusal.code == "NOT_FOUND":

@@ -126,7 +126,7 @@ def rotate(
     _print_secret(operator.post(f"{_path(name)}/rotate", body), as_json)
 
 
-@token.command()
+@click.command()
 @click.option("--offline", is_flag=True, required=True, help="Confirm that the node is stopped.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="The node's TOML file.")
 @click.option("--data-dir", help="The node's data.")
@@ -146,6 +146,9 @@ def bootstrap(file: Path | None, offline: bool, **flags: object) -> None:
         record(config, "root-token-made", user=getpass.getuser(), data_dir=str(directory))
         write_root_token(Path(config.server.data_dir), tokens.digest_of(secret.encode()))
     print(secret)
+
+
+token.add_offline(bootstrap)
 
 
 def _path(name: str) -> str:

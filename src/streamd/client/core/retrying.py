@@ -28,10 +28,20 @@ _MAX_REDIRECTS = 5
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 _LONGEST_ASKED_PAUSE_S = 300.0
-_ANNOUNCE_AFTER_S = 2.0
+_ANNOUNCE_AFTER_S = 1.0
+# What an answer may take beyond the time for retries, if that is a bound.
+GRACE_S = 1.5
+_LEAST_TIMEOUT_S = 0.1
+
+# Gets what a call waits for, and None once it no longer waits. A key tells calls apart.
+Watch = Callable[[object, str | None], None]
 
 
 def _ignore(_: str) -> None:
+    pass
+
+
+def _unwatched(_: object, __: str | None) -> None:
     pass
 
 
@@ -65,6 +75,15 @@ class Session:
         self.announce = announce
         self.clock = clock
         self.jitter = jitter
+        self.is_bounded = self.answered = False
+        self.watch: Watch = _unwatched
+
+    def bound(self, watch: Watch) -> None:
+        """Let `retry_for_s`, and `GRACE_S`, bound each call with all that it waits for: a server
+        that is silent, too. A reader that follows a stream is bound until a server has answered.
+        """
+        self.is_bounded = True
+        self.watch = watch
 
     @property
     def url(self) -> str:
@@ -96,23 +115,47 @@ class Backoff:
 
     def __init__(self, session: Session, *, endless: bool = False) -> None:
         self._session = session
-        self._limit_s = float("inf") if endless else session.retry_for_s
+        self._is_endless = endless
         # Whether a try that failed may have taken effect.
         self.is_doubtful = False
         self.reset()
 
     def reset(self) -> None:
         """Start over after progress."""
+        self._begun: float | None = None
         self._since: float | None = None
         self._pause_s = _FIRST_PAUSE_S
         self._failed = 0
         self._announced = False
 
+    @property
+    def _is_bound(self) -> bool:
+        session = self._session
+        return session.is_bounded and not (self._is_endless and session.answered)
+
+    def begin(self, url: str) -> float | None:
+        """Begin a try. Returns how long the node may be silent: None for as long as any."""
+        if not self._is_bound:
+            return None
+        session, now = self._session, self._session.clock()
+        if self._begun is None:
+            self._begun = now
+        session.watch(self, f"waiting for {shown(url)} to answer")
+        # Each node has its share of the time, so that one that hangs does not keep the others out.
+        nodes = max(1, session.nodes - self._failed)
+        left_s = self._begun + session.retry_for_s + GRACE_S - now
+        return max(left_s / nodes, _LEAST_TIMEOUT_S)
+
+    def end(self) -> None:
+        """The call has ended, or goes on with what it waits for."""
+        self._session.watch(self, None)
+
     def pause_after(self, url: str, failure: Lost | StreamdError) -> Pause:
         """The pause before the next try. Raises the failure when the time is over."""
         session, now = self._session, self._session.clock()
+        is_bound, limit_s = self._is_bound, session.retry_for_s
         if self._since is None:
-            self._since = now
+            self._since = now if self._begun is None else self._begun
         self.is_doubtful = self.is_doubtful or not _changed_nothing(failure)
         pause_s = self._pause_s * session.jitter(0.5, 1.0)
         met = True
@@ -122,11 +165,17 @@ class Backoff:
             all_asked = self._failed % session.nodes == 0
             met = session.met or not all_asked
             pause_s = pause_s if all_asked else 0.0
+            if is_bound and self._failed < session.nodes:
+                limit_s += GRACE_S  # A node that was not asked yet has its share of that.
         else:
             pause_s = max(pause_s, asked_pause_s(failure.headers))
-        if not met or now - self._since + pause_s > self._limit_s:
+        if self._is_endless and not is_bound:
+            limit_s = float("inf")
+        if not met or now - self._since + pause_s > limit_s:
             raise Unreachable(_in_words(url, failure)) if isinstance(failure, Lost) else failure
-        if now - self._since > _ANNOUNCE_AFTER_S and not self._announced:
+        if is_bound:
+            session.watch(self, f"{_in_words(url, failure)}; trying again")
+        elif now - self._since > _ANNOUNCE_AFTER_S and not self._announced:
             session.announce(f"{_in_words(url, failure)}; trying again")
             self._announced = True
         if pause_s:
@@ -161,18 +210,29 @@ def ask(
     `Refused`, `Unreachable`, `OutcomeUnknown`.
     """
     backoff = backoff or Backoff(session)
+    try:
+        return (yield from _tries(session, request, repeatable, in_pieces, backoff))
+    finally:
+        backoff.end()
+
+
+def _tries(
+    session: Session, request: Request, repeatable: bool, in_pieces: bool, backoff: Backoff
+) -> Flow[Answer]:
     renewed = False
     while True:
         url = session.url
+        timeout_s = backoff.begin(url)
         failure: Lost | StreamdError
         try:
-            answer = yield from _exchange(session, url, request, in_pieces)
+            answer = yield from _exchange(session, url, request, in_pieces, timeout_s)
         except Lost as lost:
             if not repeatable and not _changed_nothing(lost):
                 raise OutcomeUnknown("OUTCOME_UNKNOWN", _in_words(url, lost)) from lost
             failure = lost
         else:
             if answer.is_success:
+                session.answered = True
                 return answer
             failure = error_of(request, answer)
             if answer.status == 401 and session.renews and not renewed:
@@ -219,7 +279,9 @@ def _changed_nothing(failure: Lost | StreamdError) -> bool:
     return failure.status == 429 or (is_ours and not isinstance(failure, OutcomeUnknown))
 
 
-def _exchange(session: Session, node: str, request: Request, in_pieces: bool) -> Flow[Answer]:
+def _exchange(
+    session: Session, node: str, request: Request, in_pieces: bool, timeout_s: float | None
+) -> Flow[Answer]:
     """Send to a node and follow its redirects, with the body again."""
     url = node + request.path
     if request.params:
@@ -227,7 +289,7 @@ def _exchange(session: Session, node: str, request: Request, in_pieces: bool) ->
     trusted = True
     for _ in range(_MAX_REDIRECTS):
         try:
-            answer: Answer = yield Send(url, request, trusted, in_pieces)
+            answer: Answer = yield Send(url, request, trusted, in_pieces, timeout_s)
         except Lost as lost:
             session.met = session.met or lost.answered
             raise

@@ -54,13 +54,15 @@ class Send(NamedTuple):
     """Send a request to `url`, which has its path. The result is an `Answer`.
 
     The answer's body comes with it, unless `in_pieces` and the answer is a success: then each
-    `Receive` returns a piece. `trusted` is whether credentials may be sent.
+    `Receive` returns a piece. `trusted` is whether credentials may be sent. The server may be
+    silent for `timeout_s` at most, if that is less than what all requests have.
     """
 
     url: str
     request: Request
     trusted: bool = True
     in_pieces: bool = False
+    timeout_s: float | None = None
 
 
 class Receive(NamedTuple):
