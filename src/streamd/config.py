@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from streamd.auth.scopes import ScopeError, parse_scope
 from streamd.auth_config import CertificateConfig, JwtConfig, auth_fault
+from streamd.config_names import PREFIX, fields_of, readable, unknown_variable, with_values
 from streamd.cures import cure
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.redaction import shown
@@ -27,7 +28,6 @@ from streamd.transport.credentials import DEFAULT_TLS_NAME
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 PositiveNumber = Annotated[float, msgspec.Meta(gt=0)]
 
-PREFIX = "STREAMD_"
 _AUDIT_STREAM = "stream:"
 _REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
 _URL = re.compile(r"https?://[^/?#@]+/?")
@@ -286,10 +286,12 @@ def load(
     Raises `ConfigError`.
     """
     merged: dict[str, Any] = {section: {} for section in _SECTIONS}
-    if file is not None:
-        _merge(merged, _read_toml(file), environment, str(file))
-    _merge(merged, _from_environment(environment), environment, "the environment")
-    _merge(merged, flags, environment, "the command line")
+    layers: dict[str, Mapping[str, Any]] = {} if file is None else {str(file): _read_toml(file)}
+    layers |= {"the environment": _from_environment(environment), "the command line": flags}
+    if (fault := unknown_variable(environment, layers, Config)) is not None:
+        raise ConfigError(f"the environment: {fault}")
+    for source, layer in layers.items():
+        _merge(merged, layer, environment, source)
     config = _convert(merged, "the configuration")
     _check(config)
     return config
@@ -319,17 +321,7 @@ def _convert(values: Mapping[str, Any], source: str) -> Config:
     try:
         return msgspec.convert(values, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {_readable(str(error))}") from None
-
-
-def _readable(message: str) -> str:
-    """Put the key in front of msgspec's message: ``server.node_id: Expected `int`…``"""
-    text, _, path = message.partition(" - at `$")
-    key = path.rstrip("`").lstrip(".")
-    unknown = re.search(r"unknown field `([^`]*)`", text)
-    if unknown:
-        return f"unknown key {key + '.' if key else ''}{unknown[1]}"
-    return f"{key}: {text}" if key else text
+        raise ConfigError(f"{source}: {readable(str(error), Config)}") from None
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -351,22 +343,19 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, dict[str, Any
         if not name.startswith(PREFIX) or section not in _SECTIONS:
             continue
         keys = layer.setdefault(section, {})
-        fields = _fields(_SECTIONS[section])
+        fields = fields_of(_SECTIONS[section])
         if section == "auth" and key.startswith("jwt_"):
             keys = keys.setdefault("jwt", {})
-            key, fields = key.removeprefix("jwt_"), _fields(JwtConfig)
+            key, fields = key.removeprefix("jwt_"), fields_of(JwtConfig)
         if key not in fields:
-            raise ConfigError(f"the environment: unknown variable {name}")
+            continue
         try:
             value: Any = text.split(",") if get_origin(fields[key]) is list else text
             keys[key] = msgspec.convert(value, fields[key], strict=False)
         except msgspec.ValidationError as error:
-            raise ConfigError(f"the environment: {name}: {error}") from None
+            text = with_values(str(error), fields[key])
+            raise ConfigError(f"the environment: {name}: {text}") from None
     return layer
-
-
-def _fields(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    return {field.name: field.type for field in msgspec.structs.fields(struct)}
 
 
 def _resolve(value: Any, key: str, environment: Mapping[str, str]) -> Any:

@@ -146,7 +146,7 @@ def test_input_whose_end_was_cut_off_is_not_appended_but_counted(streamd: Shell)
     assert len(streamd("read", "piece")) + int(told[1]) == (1 << 20) + 1000
 
 
-def test_lines_that_cannot_be_stored_any_more_are_counted_within_seconds(tmp_path: Path) -> None:
+def test_lines_that_were_not_confirmed_are_counted_within_seconds(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         streamd = Shell(server.url)
         streamd("create", "log")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
-from streamd.commands.operating import AT_LEADER, Operator, server_group
+from streamd.commands.operating import AT_LEADER, Operator, ServerGroup, server_group
 from streamd.commands.waiting import waiting_for
 from streamd.exits import EXIT_REFUSED, end
 
@@ -136,7 +136,7 @@ def gc(operator: Operator, timeout_s: float, as_json: bool) -> None:
     _tell(as_json, answer["gc"]["last"])
 
 
-@cold.group()
+@cold.group(cls=ServerGroup)
 def scrub() -> None:
     """Read everything in the store, slowly, and compare it with the digests in its names.
 

@@ -110,8 +110,6 @@ def server_group(described: Command) -> ServerGroup:
 class ServerGroup(click.Group):
     """Gives its commands, and groups of them, the options about the server."""
 
-    group_class = type
-
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         work = cmd.callback
         assert work is not None, "each command and group is made from a function"

@@ -20,6 +20,7 @@ from streamd.app import App
 from streamd.blocking import in_thread
 from streamd.certificates import TlsFiles, reload_on_hangup
 from streamd.config import Config, ConfigError, ServerConfig, is_loopback
+from streamd.config_names import injected_variables
 from streamd.cures import cure_of_address
 from streamd.group.stores import Stores
 from streamd.http.front_door import FrontDoor
@@ -49,6 +50,7 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
     stores = await in_thread(Stores.open, Path(server.data_dir), server.node_id, config.cluster)
     try:
         app = App(config, stores)
+        _warn_of_injected_variables()
         _warn_of_open_ports(config)
         async with app.running():
             url, directory = _url(server, listeners), stores.data_dir.path
@@ -115,6 +117,15 @@ async def _serving_operations(
         nursery.start_soon(door.serve, listeners, tls)
         yield
         door.drain()
+
+
+def _warn_of_injected_variables() -> None:
+    if names := injected_variables(os.environ):
+        log.warning(
+            "ignored: Kubernetes has set these for services with names like streamd; "
+            "enableServiceLinks: false keeps them out",
+            variables=names,
+        )
 
 
 def _warn_of_open_ports(config: Config) -> None:
