@@ -20,7 +20,7 @@ AIDS = "aids"
 LAYERS = (
     {"auth"},
     {"raft", "streams"},
-    {"codec", "cures"},
+    {"addresses", "codec", "cures"},
     {"storage", "objectstore", "transport"},
     {AIDS},
     {"group"},

@@ -6,9 +6,10 @@ from random import Random
 
 import pytest
 
+from streamd.addresses import client_of
 from streamd.config import ServerConfig
 from streamd.http.incoming import Pace
-from streamd.http.shares import LimitReached, Share, Shares, client_of
+from streamd.http.shares import LimitReached, Share, Shares
 
 
 def take_all(shares: Shares, client: str) -> list[Share]:

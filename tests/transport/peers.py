@@ -199,10 +199,13 @@ class Stranger:
 
 
 @asynccontextmanager
-async def stranger(node: Node, *, welcome: bool = True) -> AsyncIterator[Stranger]:
-    """A stranger's connection to a node; by default the handshake is done."""
+async def stranger(
+    node: Node, *, welcome: bool = True, source: str | None = None
+) -> AsyncIterator[Stranger]:
+    """A stranger's connection to a node, from the address `source`; by default the handshake is
+    done."""
     host, port = node.address.rsplit(":", 1)
-    stream = await trio.open_tcp_stream(host, int(port))
+    stream = await trio.open_tcp_stream(host, int(port), local_address=source)
     async with stream:
         other = Stranger(stream)
         if welcome:

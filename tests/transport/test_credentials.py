@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -9,8 +11,16 @@ import pytest
 import trustme
 
 from streamd.transport import Credentials, RefusalCode, ssl_contexts
-from streamd.transport.credentials import DEFAULT_TLS_NAME, DIALLER, expected_name, names_in
-from streamd.transport.errors import Refusal
+from streamd.transport.credentials import (
+    ACCEPTOR,
+    DEFAULT_TLS_NAME,
+    DIALLER,
+    FIRST,
+    SECOND,
+    expected_name,
+    names_in,
+)
+from streamd.transport.errors import ConnectionEnded, Refusal
 from streamd.transport.hello import encode_hello, parse_hello, parse_refusal
 from streamd.transport.wire import FrameKind
 from tests.transport.peers import (
@@ -62,7 +72,9 @@ async def test_a_cluster_takes_a_secret_one_node_after_another() -> None:
 
 
 async def _introduce(node: Node, other: Stranger, nonce: bytes) -> tuple[bytes, bytes, bytes]:
-    """Introduce itself as node 9. Returns the node's hello and its proof."""
+    """Introduce itself as node 9 of an earlier release, where such a node is expected. Returns the
+    node's hello and its proof."""
+    node.transport.add_route("127.0.0.1:1")
     hello = msgspec.structs.replace(
         node.hello(), node_id=9, peer_address="stranger:9", instance=99, nonce=nonce
     )
@@ -142,6 +154,143 @@ async def test_a_dialler_sends_no_proof_to_a_peer_that_has_none() -> None:
         await wait_until(lambda: "another secret" in node.last_error(2))
         assert seen == []
         assert node.met == []
+
+
+async def _tell(other: Stranger, node: Node, **changes: object) -> bytes:
+    """Introduce itself as node 9, which proves itself first. Returns the frame that was sent."""
+    hello = msgspec.structs.replace(
+        node.hello(), node_id=9, peer_address="stranger:9", nonce=b"n" * 32, proves_first=True
+    )
+    sent = encode_hello(msgspec.structs.replace(hello, **changes))
+    await other.send(FrameKind.HELLO, sent)
+    return sent
+
+
+TELLING: list[dict[str, object]] = [
+    {},
+    {"nonce": b""},
+    {"proves_first": False},
+    {"cluster_name": "other"},
+    {"cluster_id": "other"},
+    {"node_id": 1},
+    {"node_id": 2, "peer_address": "elsewhere:2"},
+    {"protocol_version": 7},
+    {"proves_first": False, "cluster_name": "other"},
+    {"cluster_name": "n" * 3000},
+]
+
+
+@pytest.mark.parametrize("changes", TELLING)
+@pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.9"])
+async def test_a_stranger_learns_nothing_before_its_proof(
+    changes: dict[str, object], source: str
+) -> None:
+    """Also at the host of a member, once that is known to prove itself first."""
+    names = {"cluster_name": "hush-name", "cluster_id": "hush-id"}
+    one, two = (
+        Node(i, limits=QUICK, credentials=SECRET, cluster_name="hush-name", cluster_id="hush-id")
+        for i in (1, 2)
+    )
+    async with running(one, two):
+        await wait_until(lambda: one.has_met(2) and two.has_met(1))
+        async with stranger(one, welcome=False, source=source) as other:
+            hello = await _tell(other, one, **changes)
+            heard = []
+            try:
+                while True:
+                    kind, payload = await other.wire.read_packet()
+                    heard.append(payload)
+                    if kind == FrameKind.CHALLENGE:
+                        assert len(payload) == 32
+                        await other.send(FrameKind.PROOF, OTHER.proof(FIRST, hello, payload))
+            except ConnectionEnded:
+                pass
+        assert parse_refusal(heard.pop()).code == RefusalCode.NOT_PROVED
+        assert len(heard) <= 1
+        told = b"".join(heard)
+        for secret in (*names.values(), one.address, two.address, "client:1"):
+            assert secret.encode() not in told
+        assert not one.has_met(9)
+
+
+async def test_one_that_proves_itself_first_is_welcomed_and_proved_to() -> None:
+    node = _node(1)
+    async with running(node), stranger(node, welcome=False) as other:
+        hello = await _tell(other, node)
+        _, challenge = await other.wire.read_packet()
+        await other.send(FrameKind.PROOF, SECRET.proof(FIRST, hello, challenge))
+        kind, welcome = await other.wire.read_packet()
+        assert kind == FrameKind.WELCOME
+        kind, proof = await other.wire.read_packet()
+        assert (kind, proof) == (FrameKind.PROOF, SECRET.proof(SECOND, hello, challenge + welcome))
+        await wait_until(lambda: node.has_met(9))
+
+
+async def test_a_refusal_names_its_reason_after_the_proof() -> None:
+    node = _node(1)
+    async with running(node), stranger(node, welcome=False) as other:
+        hello = await _tell(other, node, cluster_name="other")
+        _, challenge = await other.wire.read_packet()
+        await other.send(FrameKind.PROOF, SECRET.proof(FIRST, hello, challenge))
+        kind, payload = await other.wire.read_packet()
+        assert kind == FrameKind.REFUSED
+        assert parse_refusal(payload).code == RefusalCode.CLUSTER_NAME
+
+
+@pytest.mark.parametrize("mine", [SECRET, OTHER])
+async def test_a_node_speaks_with_one_of_an_earlier_release(mine: Credentials) -> None:
+    """As that answers: WELCOME and its proof before the dialler's."""
+    proved = []
+
+    async def behave(caller: Stranger) -> None:
+        _, hello = await caller.wire.read_packet()
+        answer = msgspec.structs.replace(
+            parse_hello(hello), node_id=2, instance=5, nonce=b"m" * 32, proves_first=False
+        )
+        welcome = encode_hello(answer)[:-1]
+        welcome = bytes((welcome[0] - 1,)) + welcome[1:]  # It has ten fields.
+        await caller.send(FrameKind.WELCOME, welcome)
+        await caller.send(FrameKind.PROOF, mine.proof(ACCEPTOR, hello, welcome))
+        _, proof = await caller.wire.read_packet()
+        proved.append(proof == SECRET.proof(DIALLER, hello, welcome))
+        await caller.is_shut_out()
+
+    node = _node(1)
+    async with impostor(behave) as address, running(node, mesh=False):
+        node.transport.set_peers({2: address})
+        if mine is SECRET:
+            await node.wait_connected(2)
+            assert proved == [True]
+        else:
+            await wait_until(lambda: "another secret" in node.last_error(2))
+            assert proved == []
+
+
+async def test_no_proof_goes_to_an_address_that_a_stranger_named() -> None:
+    """While secrets are optional anybody may name an address of their own host."""
+    first: list[bytes] = []
+
+    async def behave(caller: Stranger) -> None:
+        _, hello = await caller.wire.read_packet()
+        assert not parse_hello(hello).proves_first
+        await caller.send(FrameKind.CHALLENGE, b"c" * 32)
+        first.extend([payload async for payload in _frames(caller)])
+        first.append(b"ended")
+
+    node = _node(1, OPTIONAL)
+    async with impostor(behave) as address, running(node, mesh=False):
+        async with stranger(node, welcome=False) as other:
+            kind, _ = await other.introduce(node, peer_address=address, nonce=b"")
+            assert kind == FrameKind.WELCOME
+            node.transport.add_announced_route(address)
+            await wait_until(lambda: bool(first))
+        assert first == [b"ended"]
+
+
+async def _frames(caller: Stranger) -> AsyncIterator[bytes]:
+    with suppress(ConnectionEnded):
+        while True:
+            yield (await caller.wire.read_packet())[1]
 
 
 # -- certificates -----------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 
 import pytest
 import trio
@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from streamd import __version__
 from streamd.transport import Hello, Limits, Refusal, RefusalCode
 from streamd.transport.errors import ConnectionEnded
+from streamd.transport.handshakes import Handshakes
 from streamd.transport.hello import encode_hello, parse_hello, parse_refusal
 from streamd.transport.wire import FrameKind
 from tests.transport.peers import (
@@ -97,8 +98,8 @@ async def test_a_node_builds_its_hello_for_each_handshake() -> None:
 async def test_a_later_version_may_say_more_about_itself() -> None:
     hello = Node(1).hello()
     fields = encode_hello(hello)
-    assert fields[0] == 0x9A, "an array of ten"
-    assert parse_hello(b"\x9b" + fields[1:] + b"\xa4more") == hello
+    assert fields[0] == 0x9B, "an array of eleven"
+    assert parse_hello(b"\x9c" + fields[1:] + b"\xa4more") == hello
 
 
 # -- one id, one node -----------------------------------------------------------------------------
@@ -224,6 +225,43 @@ async def test_handshakes_at_once_are_limited() -> None:
         patient = next(other for other in others if other not in shut_out)
         kind, _ = await patient.introduce(node)
         assert kind == FrameKind.WELCOME
+
+
+async def test_silent_connections_keep_no_member_and_no_newcomer_out() -> None:
+    """From more addresses than share the places of strangers, and from the member's own."""
+    patient = Limits(handshake_timeout_s=60.0)
+    node, two = Node(1, limits=patient), Node(2, limits=QUICK)
+    async with running(node, two, mesh=False), AsyncExitStack() as opened:
+        node.transport.set_peers({2: two.address})
+        await node.wait_connected(2)
+        sources = [f"127.0.0.{number}" for number in range(1, 11)]
+        for source in sources * 20:
+            await opened.enter_async_context(stranger(node, welcome=False, source=source))
+        two.transport.set_peers({1: node.address})
+        await two.wait_connected(1)
+        async with stranger(node, welcome=False, source="127.0.0.99") as newcomer:
+            kind, _ = await newcomer.introduce(node)
+            assert kind == FrameKind.WELCOME
+        assert node.transport.refused_connections >= 200 - 64 - 16
+
+
+def _enter(handshakes: Handshakes, stack: ExitStack, *hosts: str | None) -> list[trio.CancelScope]:
+    return [stack.enter_context(handshakes.one(host)) for host in hosts]
+
+
+async def test_handshakes_are_counted_by_client_and_the_oldest_gives_way() -> None:
+    limits = Limits(max_handshakes=6, max_handshakes_per_host=4)
+    handshakes = Handshakes(limits, lambda client: client in ("10.0.0.1", "fd00000000000000"))
+    with ExitStack() as stack:
+        member = _enter(handshakes, stack, "10.0.0.1", "fd00::1")
+        one = _enter(handshakes, stack, *(f"2001:db8::{number}" for number in range(8)))
+        assert [scope.cancel_called for scope in one] == [True] * 4 + [False] * 4
+        others = _enter(handshakes, stack, *(f"192.0.2.{number}" for number in range(8)))
+        assert [scope.cancel_called for scope in one[4:] + others] == [True] * 6 + [False] * 6
+        assert not any(scope.cancel_called for scope in member)
+        more = _enter(handshakes, stack, *["10.0.0.1"] * 4)
+        assert [scope.cancel_called for scope in member + more] == [True] + [False] * 5
+        assert not any(scope.cancel_called for scope in others[2:])
 
 
 async def test_sessions_are_limited_and_a_reconnect_does_not_add_one() -> None:

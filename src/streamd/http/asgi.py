@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from streamd.addresses import client_of
 from streamd.config import ServerConfig
 from streamd.http.asgi_bridge import Message
 from streamd.http.heads import (
@@ -31,7 +32,7 @@ from streamd.http.messages import (
 )
 from streamd.http.outgoing import FULL, Outgoing, OutgoingFull
 from streamd.http.parking import wait
-from streamd.http.shares import LimitReached, Share, Shares, client_of
+from streamd.http.shares import LimitReached, Share, Shares
 from streamd.http.transports import SEND_BYTES
 from streamd.http.wire import RequestRejected, body_parts, head_too_large, too_many_headers
 

@@ -153,7 +153,7 @@ def shown(raw: bytes, safe: str) -> str:
 
 
 def _shown_client(client: str) -> str | None:
-    """The address that a request came from; of an IPv6 address its /64 (`shares.client_of`)."""
+    """The address that a request came from; of an IPv6 address its /64 (`addresses.client_of`)."""
     if _NETWORK.fullmatch(client) is None:
         return client or None
     return f"{socket.inet_ntop(socket.AF_INET6, bytes.fromhex(client) + bytes(8))}/64"

@@ -10,7 +10,7 @@ from streamd.streams.limits import Limits
 
 
 class ConnectionsByClient:
-    """Counts connections by client (`shares.client_of`): before anything else is known of them."""
+    """Counts connections by client (`addresses.client_of`), before all else is known of them."""
 
     def __init__(self, config: ServerConfig) -> None:
         default = (2 * config.max_connections + 2) // 3

@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 import structlog
 import trio
 
+from streamd.addresses import client_of
 from streamd.auth.certificates import Certificate
 from streamd.certificates import TlsFiles
 from streamd.config import ConfigError, ServerConfig
 from streamd.cures import with_cure
 from streamd.http.messages import COMMON_HEAD, error_response
-from streamd.http.shares import client_of
 from streamd.http.wire import STATUS_LINES, body_parts
 
 _BACKLOG = 4096

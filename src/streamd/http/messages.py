@@ -145,7 +145,7 @@ class Request:
     raw query string without ``?``. Header names are lower-case; a header sent twice has its
     values joined by ``", "`` (adapters refuse repeats of Host, Content-Length and the like).
     Requests may share their `headers`, so nothing may write to them. `client` is the address that
-    limits count the request for (`shares.client_of`). `identity` is the sender, once the
+    limits count the request for (`addresses.client_of`). `identity` is the sender, once the
     application has admitted the request; None where no credentials are needed. `accounts` are those
     to which it is charged (`rates`), so far with `charged_bytes` of its body, or None before that;
     `seat` is the connection on which it came.

@@ -119,9 +119,11 @@ def _add_probes(app: QuartTrio, node: Node) -> None:
 
     @app.get("/readyz/local")
     async def readyz_local() -> Answer:
-        if node.is_ready():
-            return jsonify(status="ready"), 200
-        return jsonify(status="recovering"), 503
+        if not node.is_ready():
+            return jsonify(status="recovering"), 503
+        if not node.reaches_leader():
+            return jsonify(status="no connection to the leader"), 503
+        return jsonify(status="ready"), 200
 
     @app.get("/readyz/cluster")
     async def readyz_cluster() -> Answer:

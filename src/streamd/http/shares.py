@@ -9,19 +9,9 @@ lets one through.
 
 from __future__ import annotations
 
-import socket
-
 
 class LimitReached(Exception):
     """All clients together, or this one, hold as much as they may."""
-
-
-def client_of(host: str) -> str:
-    """The client that `host`, an IP address, counts as: with IPv6 its /64, because one client has a
-    whole /64."""
-    if ":" not in host:
-        return host
-    return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:8].hex()
 
 
 def leaves_enough(limit: int, held: int, own: int) -> bool:

@@ -248,13 +248,18 @@ class Node:
             return None
         return self.cluster.client_address_of(leader_id)
 
+    def reaches_leader(self) -> bool:
+        """Whether this node leads, or has a connection to the leader, by which it forwards writes
+        and asks before it answers reads."""
+        leader_id = self.group.leader_id
+        if self.cluster is None or leader_id == self.group.node_id:
+            return True
+        connection = self.cluster.connections().get(leader_id)
+        return connection is not None and connection.connected
+
     def is_in_contact(self) -> bool:
         """Whether the group has voters and the leader, as far as known, can be reached."""
-        group = self.group
-        if self.cluster is None or group.leader_id == group.node_id:
-            return bool(group.configuration.voters)
-        connection = self.cluster.connections().get(group.leader_id)
-        return connection is not None and connection.connected
+        return bool(self.group.configuration.voters) and self.reaches_leader()
 
     def may_have_tokens(self) -> bool:
         """Whether all members understand commands about tokens, which releases before them did

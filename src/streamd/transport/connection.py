@@ -42,7 +42,9 @@ class Surroundings:
 
     def hello(self) -> Hello:
         nonce = self.credentials.nonce()
-        return msgspec.structs.replace(self.handler.hello(), instance=self._instance, nonce=nonce)
+        return msgspec.structs.replace(
+            self.handler.hello(), instance=self._instance, nonce=nonce, proves_first=bool(nonce)
+        )
 
     def traffic(self, peer_id: int) -> Traffic:
         return self._traffic.get(peer_id) or Traffic()

@@ -1,15 +1,19 @@
 """How nodes prove to each other who they are: by their certificates' names, or a shared secret.
 
 Certificates prove it before the first frame. With a secret both sides prove that they know it, over
-everything that the handshake has said so far:
+everything that the handshake has said so far. The dialler goes first: it chose whom to dial, and
+a stranger who dials this node gets nothing to guess the secret by.
 
 ```
  dialler                                acceptor
    ├── HELLO, with a nonce ───────────────▶ │
-   │ ◀────────────── WELCOME, with a nonce ─┤
-   │ ◀──────────────── PROOF as acceptor ───┤
+   │ ◀──────────────── CHALLENGE, a nonce ──┤
    ├── PROOF as dialler ──────────────────▶ │
+   │ ◀─────── WELCOME, PROOF as acceptor ───┤
 ```
+
+Releases before this order answered HELLO with WELCOME and the acceptor's PROOF (`ACCEPTOR`), then
+got the dialler's (`DIALLER`). A node answers them so where it must (`sessions`).
 
 A proof is HMAC-SHA-256 over its side's name and both introductions as they were sent. So it holds
 only for these nonces, ids, addresses and this cluster's name, and one side's proof is never the
@@ -32,6 +36,8 @@ from streamd.transport.hello import Hello
 NONCE_BYTES = 32
 MIN_SECRET_BYTES = 32
 ACCEPTOR, DIALLER = b"streamd peer acceptor", b"streamd peer dialler"
+# Of the order in which the dialler goes first; the challenge precedes the WELCOME that is proved.
+FIRST, SECOND = b"streamd peer dialler, first", b"streamd peer acceptor, second"
 DEFAULT_TLS_NAME = "node-{id}.{cluster}.streamd"
 
 

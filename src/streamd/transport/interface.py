@@ -22,8 +22,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_bytes: int = 64 * 1024 * 1024  # in each queue
     max_requests: int = 256  # under way, in each direction
     max_request_bytes: int = 64 * 1024 * 1024  # of incoming ones under way; of waiting replies
-    max_handshakes: int = 64  # of incoming connections, all together
-    max_handshakes_per_host: int = 16
+    max_handshakes: int = 64  # of incoming connections of strangers, all together
+    max_handshakes_per_host: int = 16  # with IPv6 per /64; also of a member's host
     max_sessions: int = 64  # incoming connections after their handshake; peers have one besides
     max_unfinished_bytes: int = 128 * 1024 * 1024  # parts from nodes that are no members, together
     max_routes: int = 64  # addresses dialled before their node is known, all together
@@ -80,6 +80,14 @@ class PromptStream(Protocol):
 
     def send_now(self, data: bytes) -> int:
         """Send as much as fits; returns how many bytes. A broken connection takes none."""
+
+
+@runtime_checkable
+class Resolver(Protocol):
+    """A network whose addresses have hosts."""
+
+    async def hosts_of(self, address: str) -> frozenset[str]:
+        """The IP addresses at which an address is; none if that cannot be found out."""
 
 
 class Network(Protocol):

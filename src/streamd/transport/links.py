@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 
 import structlog
 import trio
+from msgspec.structs import replace
 
+from streamd.addresses import client_of
 from streamd.raft.messages import Message
 from streamd.transport.connection import Surroundings, close, run_until_ended
-from streamd.transport.credentials import ACCEPTOR, DIALLER
+from streamd.transport.credentials import ACCEPTOR, DIALLER, FIRST, NONCE_BYTES, SECOND
 from streamd.transport.errors import ConnectionEnded, ProtocolError, Refusal, RefusalCode
 from streamd.transport.hello import (
     MAX_HELLO_BYTES,
@@ -19,8 +21,8 @@ from streamd.transport.hello import (
     parse_hello,
     parse_refusal,
 )
-from streamd.transport.interface import PeerConnection
-from streamd.transport.network import leads_to
+from streamd.transport.interface import PeerConnection, Resolver
+from streamd.transport.network import leads_to, numeric_hosts
 from streamd.transport.outbox import Outbox
 from streamd.transport.requests import Asking
 from streamd.transport.wire import FrameKind, Wire, describe, frame, parse_release, parse_reply
@@ -55,6 +57,11 @@ class Link:
         self.kept = False
         # The only IP address that a peer without proof may make this node dial.
         self.required_host: str | None = None
+        # Where the peer is, as handshakes are counted (`client_of`), and whence it last dialled.
+        self._clients = frozenset(map(client_of, numeric_hosts(address)))
+        self.dials_from: str | None = None
+        # Whether the peer is known to run a release that proves itself before it is answered.
+        self.proves_first = False
         self.connected = False
         self.last_error = ""
         self._release = ""
@@ -92,6 +99,10 @@ class Link:
         self.node_id = node_id
         self.pinned = True
         self.required_host = None
+
+    def is_at(self, client: str) -> bool:
+        """Whether the peer is at a client's address, as far as known."""
+        return client in self._clients or client == self.dials_from
 
     def kick(self) -> None:
         """The peer has just been heard: end the pause and dial now."""
@@ -133,6 +144,7 @@ class Link:
 
     async def _connect(self) -> trio.abc.Stream:
         with trio.move_on_after(self._limits.connect_timeout_s):
+            await self._look_up()
             host = self.required_host
             if host is not None and not await leads_to(self.address, host):
                 raise ConnectionEnded(f"it was named by a peer at {host}, but is not there")
@@ -142,12 +154,26 @@ class Link:
                 raise ConnectionEnded(describe(error)) from error
         raise ConnectionEnded(f"no connection within {self._limits.connect_timeout_s:g} s")
 
+    async def _look_up(self) -> None:
+        """Note where the peer is. What was found before stays if nothing is now."""
+        network = self._surroundings.network
+        if isinstance(network, Resolver):
+            hosts = await network.hosts_of(self.address)
+            self._clients = frozenset(map(client_of, hosts)) or self._clients
+
     async def _shake_hands(self, wire: Wire, stream: trio.abc.Stream) -> Hello:
         with trio.move_on_after(self._limits.handshake_timeout_s):
             own = self._surroundings.hello()
+            if self.required_host is not None:
+                # A stranger named the address: it must not get a proof to guess the secret by.
+                own = replace(own, proves_first=False)
             hello = encode_hello(own)
             await wire.write(frame(FrameKind.HELLO, hello))
             kind, welcome = await wire.read_frame(MAX_HELLO_BYTES)
+            challenge = None
+            if kind == FrameKind.CHALLENGE and own.proves_first:
+                challenge = await self._prove_first(wire, hello, welcome)
+                kind, welcome = await wire.read_frame(MAX_HELLO_BYTES)
             peer = self._welcomed(own, kind, welcome)
             credentials = self._surroundings.credentials
             credentials.check_certificate(stream, peer)
@@ -155,11 +181,23 @@ class Link:
                 kind, proof = await wire.read_frame(MAX_HELLO_BYTES)
                 if kind != FrameKind.PROOF:
                     raise ProtocolError("it does not prove that it knows the secret")
-                credentials.check_proof(peer, proof, ACCEPTOR, hello, welcome)
-                own_proof = credentials.proof(DIALLER, hello, welcome)
-                await wire.write(frame(FrameKind.PROOF, own_proof))
+                if challenge is not None:
+                    credentials.check_proof(peer, proof, SECOND, hello, challenge + welcome)
+                else:
+                    credentials.check_proof(peer, proof, ACCEPTOR, hello, welcome)
+                    own_proof = credentials.proof(DIALLER, hello, welcome)
+                    await wire.write(frame(FrameKind.PROOF, own_proof))
+            self.proves_first = peer.proves_first
             return peer
         raise ConnectionEnded(f"no handshake within {self._limits.handshake_timeout_s:g} s")
+
+    async def _prove_first(self, wire: Wire, hello: bytes, challenge: bytes) -> bytes:
+        """Answer a challenge, and return it. Raises `ConnectionEnded`."""
+        if len(challenge) != NONCE_BYTES:
+            raise ProtocolError("its challenge has another length")
+        proof = self._surroundings.credentials.proof(FIRST, hello, challenge)
+        await wire.write(frame(FrameKind.PROOF, proof))
+        return challenge
 
     def _welcomed(self, own: Hello, kind: int, payload: bytes) -> Hello:
         """The peer that answered. Raises `ConnectionEnded`, `Refusal`, `Superfluous`."""

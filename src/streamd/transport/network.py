@@ -6,6 +6,7 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
@@ -131,6 +132,14 @@ class TcpNetwork:
             return [PlainListener(listener) for listener in plain]
         return [TlsListener(listener, self._tls) for listener in plain]
 
+    async def hosts_of(self, address: str) -> frozenset[str]:
+        try:
+            host, port = split_address(address)
+            found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            return frozenset()
+        return frozenset(str(one[4][0]) for one in found)
+
     async def connect(self, address: str) -> trio.abc.Stream:
         """Open a connection, wrapped in TLS if configured. Raises `OSError`."""
         host, port = split_address(address)
@@ -158,6 +167,16 @@ def remote_host(stream: trio.abc.Stream) -> str | None:
     except OSError:
         return None
     return str(name[0])
+
+
+def numeric_hosts(address: str) -> frozenset[str]:
+    """The IP address in an address; none if it names a host, or is malformed."""
+    try:
+        host, _ = split_address(address)
+        ip_address(host)
+    except (OSError, ValueError):
+        return frozenset()
+    return frozenset((host,))
 
 
 async def leads_to(address: str, host: str) -> bool:

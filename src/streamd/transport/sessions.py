@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import errno
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
 import structlog
 import trio
 
+from streamd.addresses import client_of
 from streamd.transport.connection import Surroundings, close, run_until_ended
-from streamd.transport.credentials import ACCEPTOR, DIALLER
+from streamd.transport.credentials import ACCEPTOR, DIALLER, FIRST, SECOND
 from streamd.transport.errors import ConnectionEnded, ProtocolError, Refusal, RefusalCode
+from streamd.transport.handshakes import Handshakes
 from streamd.transport.hello import (
     MAX_HELLO_BYTES,
     Hello,
@@ -102,13 +103,18 @@ class Acceptor:
         on_begin: Callable[[Hello], None],
         on_end: Callable[[int], None],
         is_expected: Callable[[Hello], bool],
+        is_member: Callable[[str], bool],
+        answers_earlier: Callable[[str], bool],
     ) -> None:
+        """`is_member` tells whether a member is at an address (`client_of`), `answers_earlier`
+        whether one is that may run a release in which the acceptor proves itself first."""
         self._surroundings = surroundings
         self._limits = surroundings.limits
         self._on_begin = on_begin
         self._on_end = on_end
         self._is_expected = is_expected
-        self._handshakes: Counter[str | None] = Counter()
+        self._handshakes = Handshakes(self._limits, is_member)
+        self._answers_earlier = answers_earlier
         self._unfinished = Unfinished(self._limits.max_unfinished_bytes)
         self._sessions: dict[int, Session] = {}
         self._complaint: tuple[str, dict[str, object]] | None = None
@@ -116,6 +122,11 @@ class Acceptor:
 
     def has_session(self, peer_id: int) -> bool:
         return peer_id in self._sessions
+
+    def host_of(self, peer_id: int) -> str | None:
+        """The host from which a node's connection came, if it has one."""
+        session = self._sessions.get(peer_id)
+        return None if session is None else session.host
 
     def has_announced(self, address: str) -> bool:
         """Whether a connected node can be dialled at an address, or says so."""
@@ -145,33 +156,23 @@ class Acceptor:
 
     async def _serve(self, stream: trio.abc.Stream) -> None:
         host = remote_host(stream)
-        at_host = (
-            self._limits.max_handshakes if host is None else (self._limits.max_handshakes_per_host)
-        )
         try:
-            if (
-                self._handshakes.total() < self._limits.max_handshakes
-                and self._handshakes[host] < at_host
-            ):
-                await self._serve_wire(Wire(stream, self._limits), stream, host)
-            else:
-                self._complain("too many handshakes at once")
+            await self._serve_wire(Wire(stream, self._limits), stream, host)
         finally:
             await close(stream)
 
     async def _serve_wire(self, wire: Wire, stream: trio.abc.Stream, host: str | None) -> None:
-        self._handshakes[host] += 1
+        session = None
         try:
-            session = await self._shake_hands(wire, stream, host)
+            with self._handshakes.one(host) as scope:
+                session = await self._shake_hands(wire, stream, host)
         except ConnectionEnded as ended:
             self._complain("a connection without a handshake ended", reason=str(ended))
             return
-        finally:
-            self._handshakes[host] -= 1
-            if not self._handshakes[host]:
-                del self._handshakes[host]
         if session is not None:
             await self._run_session(session, wire)
+        elif scope.cancelled_caught:
+            self._complain("too many handshakes at once; the oldest gave way")
 
     async def _run_session(self, session: Session, wire: Wire) -> None:
         peer = session.peer
@@ -205,39 +206,70 @@ class Acceptor:
             if kind != FrameKind.HELLO:
                 raise ProtocolError("it did not begin with a handshake")
             peer = parse_hello(payload)
-            own = self._surroundings.hello()
-            credentials = self._surroundings.credentials
             try:
-                credentials.check_certificate(stream, peer)
-                self._check(own, peer)
-                if credentials.asks_proof(peer):
-                    await self._exchange_proofs(wire, own, peer, payload)
-                    # Others may have connected meanwhile.
-                    self._check(own, peer)
-                    return self._install(Session(self._surroundings, own.node_id, peer, host))
+                return await self._admit(wire, stream, host, peer, payload)
             except Refusal as refusal:
                 self._complain("peer refused", node_id=peer.node_id, reason=str(refusal))
                 await wire.write(frame(FrameKind.REFUSED, encode_refusal(refusal)))
                 return None
-            session = self._install(Session(self._surroundings, own.node_id, peer, host))
-            try:
-                await wire.write(frame(FrameKind.WELCOME, encode_hello(own)))
-            except BaseException:
-                self._end(session)
-                raise
-            return session
         raise ConnectionEnded(f"no handshake within {self._limits.handshake_timeout_s:g} s")
 
-    async def _exchange_proofs(self, wire: Wire, own: Hello, peer: Hello, hello: bytes) -> None:
-        """Raises `Refusal`, `ConnectionEnded`."""
+    async def _admit(
+        self, wire: Wire, stream: trio.abc.Stream, host: str | None, peer: Hello, hello: bytes
+    ) -> Session:
+        """The session, registered for its node. What a node is told before its proof names nothing
+        of the cluster. Raises `Refusal`, `ConnectionEnded`."""
         credentials = self._surroundings.credentials
+        credentials.check_certificate(stream, peer)
+        own = self._surroundings.hello()
+        sent = b""
+        if not credentials.asks_proof(peer):
+            self._check(own, peer)
+        elif peer.proves_first:
+            challenge = credentials.nonce()
+            await wire.write(frame(FrameKind.CHALLENGE, challenge))
+            credentials.check_proof(peer, await self._proof(wire), FIRST, hello, challenge)
+            self._check(own, peer)
+            proof = credentials.proof(SECOND, hello, challenge + encode_hello(own))
+            sent = frame(FrameKind.PROOF, proof)
+        else:
+            await self._prove_to_earlier(wire, host, own, peer, hello)
+            return self._install(Session(self._surroundings, own.node_id, peer, host))
+        session = self._install(Session(self._surroundings, own.node_id, peer, host))
+        try:
+            await wire.write(frame(FrameKind.WELCOME, encode_hello(own)) + sent)
+        except BaseException:
+            self._end(session)
+            raise
+        return session
+
+    async def _prove_to_earlier(
+        self, wire: Wire, host: str | None, own: Hello, peer: Hello, hello: bytes
+    ) -> None:
+        """Exchange proofs with a node of a release that expects the acceptor's first. Only where a
+        member may be one: it gives a stranger something to guess the secret by. Raises `Refusal`,
+        `ConnectionEnded`."""
+        credentials = self._surroundings.credentials
+        may_answer = host is None or self._answers_earlier(client_of(host))
+        if not (may_answer or credentials.optional):
+            raise Refusal(
+                RefusalCode.NOT_PROVED,
+                f"node {peer.node_id} runs a release that does not prove itself first, and no "
+                "member is known to do so there: run the release of the other nodes",
+            )
+        self._check(own, peer)
         welcome = encode_hello(own)
         proof = credentials.proof(ACCEPTOR, hello, welcome)
         await wire.write(frame(FrameKind.WELCOME, welcome) + frame(FrameKind.PROOF, proof))
+        credentials.check_proof(peer, await self._proof(wire), DIALLER, hello, welcome)
+        # Others may have connected meanwhile.
+        self._check(own, peer)
+
+    async def _proof(self, wire: Wire) -> bytes:
         kind, given = await wire.read_frame(MAX_HELLO_BYTES)
         if kind != FrameKind.PROOF:
             raise ProtocolError("it does not prove that it knows the secret")
-        credentials.check_proof(peer, given, DIALLER, hello, welcome)
+        return given
 
     def _complain(self, event: str, **fields: object) -> None:
         """Log what a caller does wrong, repetitions only once."""

@@ -8,6 +8,7 @@ from random import Random
 import structlog
 import trio
 
+from streamd.addresses import client_of
 from streamd.raft.messages import Message
 from streamd.transport.connection import Surroundings
 from streamd.transport.credentials import Credentials
@@ -49,6 +50,8 @@ class Transport:
             on_begin=self._session_began,
             on_end=self._session_ended,
             is_expected=self._is_expected,
+            is_member=self._is_member_at,
+            answers_earlier=self._answers_earlier_at,
         )
         self._peers: dict[int, Link] = {}
         self._routes: dict[str, Link] = {}
@@ -207,8 +210,28 @@ class Transport:
         link = self._peers.get(peer.node_id)
         return link is not None and link.pinned
 
+    def _is_member_at(self, client: str) -> bool:
+        """Whether one of the nodes that are dialled on purpose is at an address."""
+        return any(link.is_at(client) for link in self._dialled_on_purpose())
+
+    def _answers_earlier_at(self, client: str) -> bool:
+        """Whether one of them is, and is not known to prove itself first."""
+        return any(
+            link.is_at(client) and not link.proves_first for link in self._dialled_on_purpose()
+        )
+
+    def _dialled_on_purpose(self) -> list[Link]:
+        """Links to members, and to where the configuration or an operator expects a node."""
+        links = (*self._peers.values(), *self._routes.values())
+        return [link for link in links if link.pinned or link.kept]
+
     def _session_began(self, peer: Hello) -> None:
         """Dial a peer that has dialled this node: it can probably be reached."""
+        if self._is_expected(peer) and self._surroundings.credentials.proves:
+            member = self._peers[peer.node_id]
+            member.proves_first = peer.proves_first
+            host = self._acceptor.host_of(peer.node_id)
+            member.dials_from = None if host is None else client_of(host)
         for link in (self._peers.get(peer.node_id), self._routes.get(peer.peer_address)):
             if link is not None:
                 link.kick()

@@ -48,7 +48,8 @@ class FrameKind(IntEnum):
     PART = 7  # precedes the frame that carries `CONTINUED`
     PING = 8
     PONG = 9  # the sender's release; earlier releases name none
-    PROOF = 10  # ends the handshake, if there is a secret
+    PROOF = 10  # in the handshake, if there is a secret
+    CHALLENGE = 11  # the acceptor's first, to a dialler that proves itself first
 
 
 CONTINUED = 0x80

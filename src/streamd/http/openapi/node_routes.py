@@ -92,7 +92,10 @@ PATHS = (
         "/healthz",
         Operation("health", "Whether the process answers", {200: Reply("It does.", (), _ALIVE)}),
     ),
-    _read_only("/readyz/local", _readiness("readyLocal", "Whether this node has recovered")),
+    _read_only(
+        "/readyz/local",
+        _readiness("readyLocal", "Whether this node has recovered and reaches its leader"),
+    ),
     _read_only(
         "/readyz/cluster",
         _readiness(
