@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from streamd.client.core import operations, reading, snapshots
 from streamd.client.core.retrying import Backoff, Session, ask, receive
-from streamd.client.core.steps import Answer, Discard, Lost, Pause, Receive, Request, Send, Step
+from streamd.client.core.steps import Answer, Lost, Request, Send
 from streamd.client.core.streams import StreamFlows
 from streamd.client.errors import (
     NotAuthenticated,
@@ -25,58 +25,13 @@ from streamd.client.errors import (
 )
 from streamd.client.names import parse_name
 from streamd.client.values import Chunk, Snapshot
-from tests.client.flows import emitted, result_of
+from tests.client.flows import Network, emitted, refused, result_of
 
 UNSENT = Lost("refused", sent=False)
 CUT = Lost("reset", sent=True)
 OK = Answer(200, {}, b"")
 GET = Request("GET", "/v1/stream/x")
 APPEND = Request("POST", "/v1/stream/x", None, None, b"data")
-
-
-def refused(status: int, code: str = "", **headers: str) -> Answer:
-    named = {name.replace("_", "-").title(): value for name, value in headers.items()}
-    body = b'{"error":{"code":"%b","message":"so"}}' % code.encode() if code else b"<h1>"
-    return Answer(status, named, body)
-
-
-class Network:
-    """Answers requests from a script, and keeps what was asked. Pauses pass at once."""
-
-    def __init__(self, script: Iterable[Any] | Callable[[Send], Any]) -> None:
-        self._answer = script if callable(script) else self._next
-        self._script = iter(() if callable(script) else script)
-        self.sent: list[Send] = []
-        self.pauses: list[float] = []
-        self.now_s = 0.0
-
-    def _next(self, _: Send) -> Any:
-        return next(self._script)
-
-    def __call__(self, step: Step) -> Any:
-        match step:
-            case Pause(seconds):
-                self.pauses.append(seconds)
-                self.now_s += seconds
-                return None
-            case Send():
-                self.sent.append(step)
-                return self._answer(step)
-            case Receive():
-                return next(self._script, b"")
-            case Discard():
-                return None
-        raise AssertionError(step)
-
-    def session(self, *urls: str, **settings: Any) -> Session:
-        """A session on this network's clock, whose jitter takes the longest pause."""
-        return Session(
-            urls or ("http://a",), clock=lambda: self.now_s, jitter=lambda _, most: most, **settings
-        )
-
-    @property
-    def hosts(self) -> list[str]:
-        return [send.url.split("/")[2] for send in self.sent]
 
 
 # --- when a request is tried again

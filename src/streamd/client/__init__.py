@@ -71,6 +71,7 @@ from streamd.client.errors import (
     Unreachable,
     Unsendable,
 )
+from streamd.client.limits import time_limit
 from streamd.client.names import BadName
 from streamd.client.producing import Producer
 from streamd.client.values import (
@@ -164,6 +165,7 @@ __all__ = [
     "Unavailable",
     "Unreachable",
     "Unsendable",
+    "time_limit",
 ]
 
 

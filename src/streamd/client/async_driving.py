@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -11,6 +12,7 @@ import anyio
 import anyio.to_thread
 import httpx
 
+from streamd.client.background import Background, Loop
 from streamd.client.connecting import (
     MAX_ANSWER_BYTES,
     check_encoding,
@@ -59,12 +61,22 @@ class AsyncDriver:
         return self._client
 
     async def run(self, flow: Flow[T]) -> T:
-        """The result of a flow that emits nothing."""
-        async with AsyncIteration[Any](self, flow) as iteration:
-            end = await iteration.advance()
-        assert isinstance(end, Done), "it emits nothing"
-        result: T = end.value
-        return result
+        """The result of a flow that emits nothing. A call that is cancelled ends its request."""
+        exchange = _Exchange(self)
+        result: Any = None
+        failure: Lost | None = None
+        try:
+            while not isinstance(step := resume(flow, result, failure), Done):
+                result = failure = None
+                try:
+                    result = await exchange.carry_out(step)
+                except Lost as lost:
+                    failure = lost
+        finally:
+            flow.close()
+            await exchange.discard()
+        found: T = step.value
+        return found
 
     def iterate(self, flow: Flow[Any]) -> AsyncIteration[Any]:
         """What a flow emits."""
@@ -72,18 +84,23 @@ class AsyncDriver:
 
 
 class AsyncIteration(Generic[T]):
-    """What arrives, as it arrives. Closed at its end, by `close`, or as a context manager."""
+    """What arrives, as it arrives. Closed at its end, by `close`, or as a context manager.
+
+    A wait for the next may be interrupted at any moment, and repeated.
+    """
 
     def __init__(self, driver: AsyncDriver, flow: Flow[Any]) -> None:
-        self._driver = driver
         self._flow = flow
+        self._exchange = _Exchange(driver)
+        self._loop: Loop | None = None
         self._closed = False
         self._waiting: anyio.CancelScope | None = None
+        # The step that is to be carried out, until its outcome is known; and who does it.
+        self._step: Step | None = None
+        self._work: Background[Any] | None = None
+        self._pause_until: float | None = None
         self._result: Any = None
         self._failure: Lost | None = None
-        self._interrupted: Step | None = None
-        self._response: httpx.Response | None = None
-        self._pieces = _pieces(b"")
 
     def __aiter__(self) -> AsyncIteration[T]:
         return self
@@ -106,6 +123,12 @@ class AsyncIteration(Generic[T]):
     ) -> None:
         await self.close()
 
+    def __del__(self) -> None:
+        # Cancelled, and forgotten without `close`: the connection would stay with the client.
+        exchange, work = self._exchange, self._work
+        if self._loop is not None and (work is not None or exchange.is_open):
+            self._loop.begin(lambda: _abandon(exchange, work))
+
     async def close(self) -> None:
         """Receive no more, and end the connection.
 
@@ -120,7 +143,8 @@ class AsyncIteration(Generic[T]):
 
     async def _end(self) -> None:
         self._flow.close()
-        await self._discard()
+        work, self._work = self._work, None
+        await _abandon(self._exchange, work)
 
     async def advance(self) -> Emit | Done:
         """Carry out steps until the flow emits something or ends."""
@@ -137,37 +161,72 @@ class AsyncIteration(Generic[T]):
 
     async def _advance(self) -> Emit | Done:
         while True:
-            step = self._interrupted or resume(self._flow, self._result, self._failure)
-            self._interrupted = self._result = self._failure = None
-            if isinstance(step, Emit | Done):
-                return step
+            if self._step is None:
+                step = resume(self._flow, self._result, self._failure)
+                self._result = self._failure = None
+                if isinstance(step, Emit | Done):
+                    return step
+                self._step = step
             try:
-                self._result = await self._carry_out(step)
+                self._result = await self._outcome(self._step)
             except Lost as failure:
                 self._failure = failure
-            except BaseException:
-                # An interrupted wait may be repeated. The step then begins again, except that an
-                # answer that was being received is gone: the flow asks for the rest of it.
-                if isinstance(step, Receive):
-                    self._failure = Lost("the wait was interrupted", sent=True)
-                else:
-                    self._interrupted = step
-                await self._discard()
-                raise
+            self._step = None
 
-    async def _carry_out(self, step: Step) -> Any:
-        if isinstance(step, Send):
-            return await self._send(step)
-        if isinstance(step, Receive):
-            return await self._receive()
-        if isinstance(step, Call):
-            return await anyio.to_thread.run_sync(step.function)
+    async def _outcome(self, step: Step) -> Any:
+        """Wait for what a step comes to. A wait that is repeated goes on with the same step."""
         if isinstance(step, Pause):
-            return await anyio.sleep(step.seconds)
-        return await self._discard()
+            if self._pause_until is None:
+                self._pause_until = anyio.current_time() + step.seconds
+            await anyio.sleep_until(self._pause_until)
+            self._pause_until = None
+            return None
+        if self._work is None:
+            self._loop = self._loop or Loop()
+            self._work = Background(partial(self._exchange.carry_out, step))
+        work = self._work
+        await work.wait()
+        self._work = None
+        return work.result()
+
+
+async def _abandon(exchange: _Exchange, work: Background[Any] | None) -> None:
+    if work is not None:
+        await work.cancel()
+    await exchange.discard()
+
+
+class _Exchange:
+    """The request of one flow, and the answer that is being received."""
+
+    def __init__(self, driver: AsyncDriver) -> None:
+        self._driver = driver
+        self._response: httpx.Response | None = None
+        self._pieces = _pieces(b"")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is an answer that has not ended."""
+        return self._response is not None
+
+    async def carry_out(self, step: Step) -> Any:
+        """The outcome of a step. Raises `Lost`, and what is not worth another try."""
+        try:
+            if isinstance(step, Send):
+                return await self._send(step)
+            if isinstance(step, Receive):
+                return await self._receive()
+            if isinstance(step, Call):
+                return await anyio.to_thread.run_sync(step.function)
+            if isinstance(step, Pause):
+                return await anyio.sleep(step.seconds)
+            return await self.discard()
+        except BaseException:
+            await self.discard()
+            raise
 
     async def _send(self, send: Send) -> Answer:
-        await self._discard()
+        await self.discard()
         client, (method, _, _, _, body) = self._driver.client, send.request
         headers = request_headers(send, await self._driver.credentials())
         request = client.build_request(
@@ -179,9 +238,7 @@ class AsyncIteration(Generic[T]):
             self._pieces = response.aiter_bytes()
             whole = b"" if send.in_pieces and response.is_success else await self._whole(response)
         except httpx.HTTPError as failure:
-            answered = self._response is not None
-            await self._discard()
-            raise lost(failure, answered=answered) from failure
+            raise lost(failure, answered=self._response is not None) from failure
         except UnicodeError as error:
             raise misdirected(error) from error
         return Answer(response.status_code, response.headers, whole)
@@ -194,7 +251,7 @@ class AsyncIteration(Generic[T]):
             size += len(part)
             if size > MAX_ANSWER_BYTES:
                 raise too_large(response.status_code)
-        await self._discard()
+        await self.discard()
         return b"".join(parts)
 
     async def _receive(self) -> bytes:
@@ -203,12 +260,12 @@ class AsyncIteration(Generic[T]):
                 if piece:
                     return piece
         except httpx.HTTPError as failure:
-            await self._discard()
             raise lost(failure) from failure
-        await self._discard()
+        await self.discard()
         return b""
 
-    async def _discard(self) -> None:
+    async def discard(self) -> None:
+        """Receive no more of the answer."""
         response, self._response = self._response, None
         self._pieces = _pieces(b"")
         if response is not None:

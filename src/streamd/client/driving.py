@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from threading import Event, Lock
+from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -36,6 +37,7 @@ from streamd.client.core.steps import (
     Step,
     resume,
 )
+from streamd.client.limits import time_left_s, too_late
 
 T = TypeVar("T")
 
@@ -77,20 +79,25 @@ class Driver:
 
 
 class Iteration(Generic[T]):
-    """What arrives, as it arrives. Closed at its end, by `close`, or as a context manager."""
+    """What arrives, as it arrives. Closed at its end, by `close`, or as a context manager.
+
+    A wait for the next may be interrupted at any moment, and repeated.
+    """
 
     def __init__(self, driver: Driver, flow: Flow[Any]) -> None:
-        self._driver = driver
         self._flow = flow
+        self._exchange = _Exchange(driver)
         self._advancing = Lock()
         self._closed = False
         self._pause: Event | None = None
-        self._client: httpx.Client | None = None
+        # The step that is to be carried out, until its outcome is known; and the thread that does
+        # it, if its caller may leave.
+        self._step: Step | None = None
+        self._work: _Work | None = None
+        self._pause_until: float | None = None
         self._result: Any = None
         self._failure: Lost | None = None
-        self._interrupted: Step | None = None
-        self._response: httpx.Response | None = None
-        self._pieces: Iterator[bytes] = iter(())
+        self._deciding = False
 
     def __iter__(self) -> Iteration[T]:
         return self
@@ -113,6 +120,10 @@ class Iteration(Generic[T]):
     ) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        if self._work is not None:
+            self._work.abandon()
+
     def close(self) -> None:
         """Receive no more, and end the connection.
 
@@ -130,17 +141,16 @@ class Iteration(Generic[T]):
 
     def _end(self) -> None:
         self._flow.close()
-        self._discard()
+        work, self._work = self._work, None
+        if work is None:
+            self._exchange.discard()
+        else:
+            work.abandon()
 
     def _wake(self) -> None:
-        pause, response = self._pause, self._response
-        if pause is not None:
+        if (pause := self._pause) is not None:
             pause.set()
-        if response is not None:
-            connection = response.extensions["network_stream"].get_extra_info("socket")
-            with suppress(OSError):  # The other thread may have closed it.
-                # Not that of TLS, which would change the object while the other thread reads.
-                socket.socket.shutdown(connection, socket.SHUT_RDWR)
+        self._exchange.shut()
 
     def advance(self) -> Emit | Done:
         """Carry out steps until the flow emits something or ends."""
@@ -152,43 +162,153 @@ class Iteration(Generic[T]):
             if self._closed:
                 self._end()
                 return Done(None)
-            step = self._interrupted or resume(self._flow, self._result, self._failure)
-            self._interrupted = self._result = self._failure = None
-            if isinstance(step, Emit | Done):
-                return step
+            if self._step is None:
+                step = self._decide()
+                if isinstance(step, Emit | Done):
+                    return step
+                self._step = step
             try:
-                self._result = self._carry_out(step)
+                self._result = self._outcome(self._step)
             except Lost as failure:
                 self._failure = failure
-            except BaseException:
-                # An interrupted wait may be repeated. The step then begins again, except that an
-                # answer that was being received is gone: the flow asks for the rest of it.
-                if isinstance(step, Receive):
-                    self._failure = Lost("the wait was interrupted", sent=True)
-                else:
-                    self._interrupted = step
-                self._discard()
+            except Exception:
                 raise
+            except BaseException:
+                # A signal. The step begins again, but a piece that it had received may be gone.
+                if self._work is None and isinstance(self._step, Receive):
+                    self._exchange.break_off()
+                raise
+            self._step = None
 
-    def _carry_out(self, step: Step) -> Any:
-        if isinstance(step, Send):
-            return self._send(step)
-        if isinstance(step, Receive):
-            return self._receive()
-        if isinstance(step, Call):
-            return step.function()
+    def _decide(self) -> Step | Done:
+        """The next step. A signal that comes while the flow decides ends the flow: it must not
+        pass for the end of the stream."""
+        if self._deciding:
+            raise RuntimeError("a signal interrupted this iteration at work: begin another one")
+        self._deciding = True
+        try:
+            step = resume(self._flow, self._result, self._failure)
+        except Exception:
+            self._deciding = False
+            raise
+        self._result = self._failure = None
+        self._deciding = False
+        return step
+
+    def _outcome(self, step: Step) -> Any:
+        """Wait for what a step comes to. A wait that is repeated goes on with the same step."""
+        left_s = time_left_s()
         if isinstance(step, Pause):
-            return self._wait(step.seconds)
-        return self._discard()
+            return self._wait(step.seconds, left_s)
+        if self._work is None and left_s is None:
+            return self._exchange.carry_out(step)
+        if self._work is None or not self._work.is_ours:
+            self._work = _Work(self._exchange, step)
+        work = self._work
+        if not work.over.wait(left_s):
+            raise too_late()
+        self._work = None
+        return work.result()
 
-    def _wait(self, seconds: float) -> None:
+    def _wait(self, seconds: float, left_s: float | None) -> None:
+        if self._pause_until is None:
+            self._pause_until = time.monotonic() + seconds
+        pause_s = max(self._pause_until - time.monotonic(), 0.0)
         self._pause = Event()
         if not self._closed:
-            self._pause.wait(seconds)
+            self._pause.wait(pause_s if left_s is None else min(pause_s, left_s))
         self._pause = None
+        if not self._closed:
+            time_left_s()
+        self._pause_until = None
+
+
+class _Work:
+    """A step that a thread of its own carries out: its caller may leave, and return."""
+
+    def __init__(self, exchange: _Exchange, step: Step) -> None:
+        self._exchange = exchange
+        self._process = os.getpid()
+        self._lock = Lock()
+        self._is_abandoned = False
+        self._result: Any = None
+        self._failure: BaseException | None = None
+        self.over = Event()
+        Thread(target=self._run, args=(step,), name="streamd-client", daemon=True).start()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether its thread is one of this process: a fork has none of its parent's."""
+        return self._process == os.getpid()
+
+    def _run(self, step: Step) -> None:
+        try:
+            self._result = self._exchange.carry_out(step)
+        except BaseException as failure:
+            self._failure = failure
+        with self._lock:
+            self.over.set()
+            if self._is_abandoned:
+                self._exchange.discard()
+
+    def result(self) -> Any:
+        """What the step came to, once it is over. Raises `Lost` and others."""
+        if self._failure is not None:
+            raise self._failure
+        return self._result
+
+    def abandon(self) -> None:
+        """End the connection, now or when the step ends: nobody needs it."""
+        if not self.is_ours:
+            return
+        with self._lock:
+            self._is_abandoned = True
+            if self.over.is_set():
+                self._exchange.discard()
+            else:
+                self._exchange.shut()
+
+
+class _Exchange:
+    """The request of one flow, and the answer that is being received."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._client: httpx.Client | None = None
+        self._response: httpx.Response | None = None
+        self._pieces: Iterator[bytes] = iter(())
+        self._interrupted = False
+
+    def carry_out(self, step: Step) -> Any:
+        """The outcome of a step. Raises `Lost`, and what is not worth another try."""
+        try:
+            if isinstance(step, Send):
+                return self._send(step)
+            if isinstance(step, Receive):
+                return self._receive()
+            if isinstance(step, Call):
+                return step.function()
+            return self.discard()
+        except BaseException:
+            self.discard()
+            raise
+
+    def break_off(self) -> None:
+        """Lose the answer that was being received: the flow asks for the rest of it."""
+        self.discard()
+        self._interrupted = True
+
+    def shut(self) -> None:
+        """End the connection while another thread receives."""
+        if (response := self._response) is not None:
+            connection = response.extensions["network_stream"].get_extra_info("socket")
+            with suppress(OSError):  # The other thread may have closed it.
+                # Not that of TLS, which would change the object while the other thread reads.
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def _send(self, send: Send) -> Answer:
-        self._discard()
+        self.discard()
+        self._interrupted = False
         self._client = client = self._driver.client
         method, _, _, _, body = send.request
         headers = request_headers(send, self._driver.credentials())
@@ -205,9 +325,7 @@ class Iteration(Generic[T]):
             self._pieces = response.iter_bytes()
             whole = b"" if send.in_pieces and response.is_success else self._whole(response)
         except httpx.HTTPError as failure:
-            answered = self._response is not None
-            self._discard()
-            raise lost(failure, answered=answered) from failure
+            raise lost(failure, answered=self._response is not None) from failure
         except UnicodeError as error:
             raise misdirected(error) from error
         return Answer(response.status_code, response.headers, whole)
@@ -220,24 +338,24 @@ class Iteration(Generic[T]):
             size += len(part)
             if size > MAX_ANSWER_BYTES:
                 raise too_large(response.status_code)
-        self._discard()
+        self.discard()
         return b"".join(parts)
 
     def _receive(self) -> bytes:
-        if self._client is not self._driver.client:
-            self._discard()
-            raise Lost("the process was forked", sent=True)
+        if self._interrupted or self._client is not self._driver.client:
+            # The answer is gone, by a signal or because it is the parent's of this process.
+            raise Lost("the wait was interrupted", sent=True, by_caller=True)
         try:
             for piece in self._pieces:
                 if piece:
                     return piece
         except httpx.HTTPError as failure:
-            self._discard()
             raise lost(failure) from failure
-        self._discard()
+        self.discard()
         return b""
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
+        """Receive no more of the answer."""
         response, self._response = self._response, None
         self._pieces = iter(())
         # A response from before a fork is the parent's.

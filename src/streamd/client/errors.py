@@ -9,6 +9,7 @@ from streamd.headers import (
     ETAG,
     PRODUCER_EPOCH,
     PRODUCER_EXPECTED_SEQ,
+    STREAM_CLOSED,
     STREAM_EARLIEST_OFFSET,
 )
 
@@ -200,6 +201,10 @@ _BY_STATUS: dict[int, type[StreamdError]] = {
     504: Unavailable,
     507: QuotaExceeded,
 }
+# Proxies answer so, too, while they wait for a request or a server: try again.
+_UNSETTLED = frozenset({408, 425})
+# The protocol's refusal of what a server does not have (section 5.2).
+_NOT_IMPLEMENTED = 501
 
 
 def number(text: str | None) -> int | None:
@@ -213,3 +218,32 @@ def refusal(status: int, code: str, message: str, headers: Mapping[str, str]) ->
     """The error for an answer's code, or else for its status."""
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status, Refused)
     return kind(code, message, status, headers)
+
+
+def foreign_refusal(
+    method: str, status: int, reason: str, message: str, headers: Mapping[str, str]
+) -> StreamdError:
+    """The error for an answer without a body of ours: of another server of the protocol, whose
+    headers say what it means (sections 5.2 and 5.2.1), or of a proxy, which may have passed the
+    request on before it failed."""
+    kind = _BY_STATUS.get(status, Refused)
+    if status in _UNSETTLED or (status >= 500 and status != _NOT_IMPLEMENTED):
+        kind = Unavailable
+    elif status == 409:
+        kind = _conflict(method, headers)
+    elif status == 403 and PRODUCER_EPOCH in headers:
+        kind = ProducerFenced
+    return kind(reason, message, status, headers)
+
+
+def is_unknown_route(refused: Refused) -> bool:
+    """Whether a server of the protocol says that it has no such path: one of streamd's routes."""
+    return refused.message == NOT_OURS and refused.status in (404, 405)
+
+
+def _conflict(method: str, headers: Mapping[str, str]) -> type[StreamdError]:
+    if headers.get(STREAM_CLOSED, "").lower() == "true":
+        return StreamClosed
+    if PRODUCER_EXPECTED_SEQ in headers:
+        return SequenceGap
+    return AlreadyExists if method == "PUT" else Refused

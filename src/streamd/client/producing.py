@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from threading import Condition, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from streamd.client.core.producing import Batch, ProducerFlows
 from streamd.client.core.streams import Data
 from streamd.client.errors import StreamdError, Unsendable
+from streamd.client.limits import time_left_s, too_late
 from streamd.client.values import Appended
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ class Producer:
         with self._changed:
             mark = self._flows.flush()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._flows.is_settled(mark) or self._bug)
+            self._wait_for(lambda: self._flows.is_settled(mark))
             self._check()
             return self._flows.last
 
@@ -136,8 +138,13 @@ class Producer:
 
     def _wait_for_room(self) -> None:
         if not self._flows.has_room:
-            self._changed.wait_for(lambda: self._flows.has_room or self._bug)
+            self._wait_for(lambda: self._flows.has_room)
         self._check()
+
+    def _wait_for(self, is_so: Callable[[], bool]) -> None:
+        """Wait with the lock, which the wait gives back meanwhile. Raises `TimeoutError`."""
+        if not self._changed.wait_for(lambda: is_so() or self._bug, time_left_s()):
+            raise too_late()
 
     def _check(self) -> None:
         if self._bug is not None:

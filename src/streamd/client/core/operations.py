@@ -22,6 +22,7 @@ from streamd.headers import (
     ETAG,
     IF_MATCH,
     PRODUCER_ID,
+    PRODUCER_SEQ,
     STREAM_CLOSED,
     STREAM_EARLIEST_OFFSET,
     STREAM_EXPIRES_AT,
@@ -59,12 +60,20 @@ def _info(answer: Answer) -> StreamInfo:
     )
 
 
-def appended(answer: Answer) -> Appended:
-    """What the answer to an append tells."""
+def appended(session: Session, path: str, answer: Answer) -> Flow[Appended]:
+    """What the answer to an append tells, and where the stream ends.
+
+    Servers may leave that out of the answer to a repetition (section 5.2.1); then they are asked.
+    """
     headers = answer.headers
-    if STREAM_NEXT_OFFSET not in headers:
-        raise unexpected(answer.status, "Stream-Next-Offset is missing")
-    return Appended(headers[STREAM_NEXT_OFFSET], headers.get(ETAG), is_true(headers, STREAM_CLOSED))
+    next_offset, closed = headers.get(STREAM_NEXT_OFFSET), is_true(headers, STREAM_CLOSED)
+    if next_offset is None and answer.status == 204 and PRODUCER_SEQ in headers:
+        info = yield from head(session, path)
+        next_offset, closed = info.next_offset, closed or info.closed
+    if next_offset is None:
+        failure = unexpected(answer.status, "Stream-Next-Offset is missing")
+        raise OutcomeUnknown(failure.code, failure.message, failure.status) from failure
+    return Appended(next_offset, headers.get(ETAG), closed)
 
 
 def create(
@@ -76,7 +85,12 @@ def create(
     `is_new` is a guess: whether this client was the one is not known.
     """
     answer = yield from ask(session, Request("PUT", path, None, headers, data))
-    return _info(answer)
+    info = _info(answer)
+    # The server has confirmed the lifetime, and need not repeat it.
+    return info._replace(
+        ttl_s=number(headers.get(STREAM_TTL)) if info.ttl_s is None else info.ttl_s,
+        expires_at=info.expires_at or headers.get(STREAM_EXPIRES_AT),
+    )
 
 
 def head(session: Session, path: str) -> Flow[StreamInfo]:
@@ -98,7 +112,8 @@ def append(session: Session, path: str, headers: Mapping[str, str], body: bytes)
     is_counted = PRODUCER_ID in headers
     answer = yield from ask(session, request, repeatable=is_counted)
     is_repetition = is_counted and bool(body) and answer.status == 204
-    return appended(answer)._replace(is_new=not is_repetition)
+    found = yield from appended(session, path, answer)
+    return found._replace(is_new=not is_repetition)
 
 
 def close(session: Session, path: str, headers: Mapping[str, str]) -> Flow[Appended]:
@@ -112,7 +127,7 @@ def close(session: Session, path: str, headers: Mapping[str, str]) -> Flow[Appen
             raise
         code = "OUTCOME_UNKNOWN"
         raise OutcomeUnknown(code, failed.message, failed.status, failed.headers) from failed
-    return appended(answer)
+    return (yield from appended(session, path, answer))
 
 
 def delete(session: Session, path: str, headers: Mapping[str, str] | None = None) -> Flow[None]:

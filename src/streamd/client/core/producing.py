@@ -23,7 +23,7 @@ from streamd.client.core.retrying import Backoff, ask, unexpected
 from streamd.client.core.steps import Call, Flow, Request
 from streamd.client.core.streams import Data, StreamFlows, as_bytes
 from streamd.client.epochs import ClockEpochs, Epochs, MemoryEpochs
-from streamd.client.errors import ProducerFenced, SequenceGap
+from streamd.client.errors import ProducerFenced, Refused, SequenceGap, is_unknown_route
 from streamd.client.values import Appended
 from streamd.headers import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
 from streamd.streams.content import InvalidJson, is_json, json_elements, json_value
@@ -79,10 +79,13 @@ class Batch:
         self.seq = seq
         self.entries = entries
         self.size = sum(len(entry.data) for entry in entries)
+        self.parts = [entry.data for entry in entries if entry.data]
         # Whether all earlier ones had been acknowledged when it was sent.
         self.was_first = False
         self.waits = True
         self.done = False
+        # Whether the server knows no batches: its records are to be sent one by one.
+        self.must_split = False
 
 
 class ProducerFlows:
@@ -103,6 +106,8 @@ class ProducerFlows:
         self._epochs = epochs
         self._settings = settings
         self._is_json = self._claimed = self._ended = False
+        # Whether the server has taken a batch of records; others of the protocol know none.
+        self._has_batches = False
         self._queue: deque[_Entry] = deque()
         self._window: deque[Batch] = deque()
         self._next_seq = 0
@@ -158,8 +163,10 @@ class ProducerFlows:
         return self._add(_Entry(b",".join(messages), len(messages), close, now))
 
     def add_close(self, now: float) -> bool:
-        """Close the stream after what was accepted."""
-        return self._add(_Entry(b"", 0, True, now))
+        """Close the stream after what was accepted, unless that is accepted already: then the call
+        repeats one that was interrupted."""
+        self.check()
+        return not self._ended and self._add(_Entry(b"", 0, True, now))
 
     def _add(self, entry: _Entry) -> bool:
         self.check()
@@ -217,6 +224,8 @@ class ProducerFlows:
     @property
     def _may_begin(self) -> bool:
         limit = self._settings.max_in_flight if self._claimed else 1
+        if self._window and self._is_trial(self._window[-1]):
+            return False
         # A batch that waits would make a gap before each later one.
         return len(self._window) < limit and not any(batch.waits for batch in self._window)
 
@@ -235,11 +244,14 @@ class ProducerFlows:
     def _cut(self) -> Batch:
         entries: list[_Entry] = []
         size = records = 0
+        most = self._max_records
+        if self._window and not self._is_json and not self._has_batches:
+            most = 1  # A trial would not be alone.
         while self._queue:
             entry = self._queue[0]
             size += len(entry.data)
             records += entry.records
-            too_much = size > self._settings.max_batch_bytes or records > self._max_records
+            too_much = size > self._settings.max_batch_bytes or records > most
             if entries and too_much:
                 break
             entries.append(self._queue.popleft())
@@ -263,6 +275,11 @@ class ProducerFlows:
                 if batch.was_first:
                     raise  # The server has lost what it acknowledged: another stream has the name.
                 return None
+            except Refused as refused:
+                if not (self._is_trial(batch) and is_unknown_route(refused)):
+                    raise
+                batch.must_split = True
+                return None
             else:
                 is_repetition = answer.status == 204 and batch.size > 0
                 if is_repetition and not self._claimed and not backoff.is_doubtful:
@@ -274,14 +291,28 @@ class ProducerFlows:
                     yield from self._claim(self.epoch + 1)
                     continue
                 self._claimed = True
-                return appended(answer)
+                self._has_batches = self._has_batches or len(batch.parts) > 1
+                path = self.stream.name.path
+                return (yield from appended(self.stream.session, path, answer))
+
+    def _is_trial(self, batch: Batch) -> bool:
+        """Whether nobody knows yet if the server has the route that the batch is sent to."""
+        return not self._is_json and not self._has_batches and len(batch.parts) > 1
+
+    def _split(self, batch: Batch) -> None:
+        """Take a batch back, whose records are sent one by one from now on, as all are."""
+        assert self._window[-1] is batch, "a trial is alone"
+        self._window.pop()
+        self._queue.extendleft(reversed(batch.entries))
+        self._queued_bytes += batch.size
+        self._next_seq -= 1
+        self._max_records = 1
 
     def _request(self, batch: Batch) -> Request:
         headers = self._headers | {PRODUCER_EPOCH: str(self.epoch), PRODUCER_SEQ: str(batch.seq)}
         if batch.entries[-1].closes:
             headers |= write_headers(closes=True)
-        parts = [entry.data for entry in batch.entries if entry.data]
-        path = self._path
+        path, parts = self._path, batch.parts
         if self._is_json and not self._is_bare(batch):
             body = b"[" + b",".join(parts) + b"]"
         elif not parts:
@@ -304,7 +335,10 @@ class ProducerFlows:
     def settle(self, batch: Batch, answer: Appended | None) -> None:
         """Take in what became of a batch."""
         if answer is None:
-            batch.waits = True
+            if batch.must_split:
+                self._split(batch)
+            else:
+                batch.waits = True
             return
         batch.done = True
         if self.last is None or answer.next_offset >= self.last.next_offset:

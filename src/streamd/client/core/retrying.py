@@ -16,6 +16,7 @@ from streamd.client.errors import (
     StreamdError,
     Unavailable,
     Unreachable,
+    foreign_refusal,
     refusal,
 )
 from streamd.headers import LOCATION, RETRY_AFTER
@@ -32,6 +33,8 @@ _ANNOUNCE_AFTER_S = 1.0
 # What an answer may take beyond the time for retries, if that is a bound.
 GRACE_S = 1.5
 _LEAST_TIMEOUT_S = 0.1
+
+_READS = frozenset({"GET", "HEAD"})
 
 # Gets what a call waits for, and None once it no longer waits. A key tells calls apart.
 Watch = Callable[[object, str | None], None]
@@ -152,6 +155,8 @@ class Backoff:
 
     def pause_after(self, url: str, failure: Lost | StreamdError) -> Pause:
         """The pause before the next try. Raises the failure when the time is over."""
+        if isinstance(failure, Lost) and failure.by_caller:
+            return Pause(0.0)
         session, now = self._session, self._session.clock()
         is_bound, limit_s = self._is_bound, session.retry_for_s
         if self._since is None:
@@ -242,7 +247,14 @@ def _tries(
                 raise failure
             if not repeatable and not _changed_nothing(failure):
                 raise OutcomeUnknown(failure.code, failure.message, failure.status, failure.headers)
-        yield backoff.pause_after(url, failure)
+        try:
+            pause = backoff.pause_after(url, failure)
+        except Unavailable as over:
+            # A proxy that fails may have passed a write on.
+            if request.method in _READS or not backoff.is_doubtful:
+                raise
+            raise OutcomeUnknown(over.code, over.message, over.status, over.headers) from over
+        yield pause
 
 
 def receive(session: Session, request: Request) -> Flow[None]:
@@ -330,9 +342,9 @@ def error_of(request: Request, answer: Answer) -> StreamdError:
         error = json.loads(answer.body)["error"]
         code, message = str(error["code"]), str(error["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        code, message = _phrase(status), NOT_OURS
-        if request.method == "HEAD":  # its answer has no body
-            message = ""
+        # An answer to HEAD has no body.
+        message = "" if request.method == "HEAD" else NOT_OURS
+        return foreign_refusal(request.method, status, _phrase(status), message, answer.headers)
     return refusal(status, code, message, answer.headers)
 
 

@@ -16,7 +16,13 @@ from streamd.client.core.reading import Live, follow
 from streamd.client.core.retrying import Backoff, ask, unexpected
 from streamd.client.core.steps import RECEIVE, Answer, Body, Done, Emit, Flow, Lost, Request, resume
 from streamd.client.core.streams import StreamFlows
-from streamd.client.errors import OffsetGone, SnapshotNotFound, StreamReplaced
+from streamd.client.errors import (
+    OffsetGone,
+    Refused,
+    SnapshotNotFound,
+    StreamReplaced,
+    is_unknown_route,
+)
 from streamd.client.names import BadName, StreamName
 from streamd.client.values import START, Bootstrap, Snapshot
 from streamd.headers import CONTENT_TYPE, STREAM_NEXT_OFFSET, STREAM_SNAPSHOT_OFFSET
@@ -126,3 +132,7 @@ def _latest(stream: StreamFlows) -> Flow[Snapshot]:
         return (yield from read(stream, None))
     except (SnapshotNotFound, BadName):
         return _NO_SNAPSHOT  # also of streams that are not in a bucket of their own
+    except Refused as refused:
+        if not is_unknown_route(refused):
+            raise
+        return _NO_SNAPSHOT  # Other servers of the protocol have none.

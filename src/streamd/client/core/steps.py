@@ -93,12 +93,15 @@ class Emit(NamedTuple):
 
 class Lost(Exception):
     """The connection failed. If not `sent`, the server cannot have seen the request; if `answered`,
-    its answer had begun."""
+    its answer had begun. If `by_caller`, the server did not fail: the caller left."""
 
-    def __init__(self, message: str, *, sent: bool, answered: bool = False) -> None:
+    def __init__(
+        self, message: str, *, sent: bool, answered: bool = False, by_caller: bool = False
+    ) -> None:
         super().__init__(message)
         self.sent = sent
         self.answered = answered
+        self.by_caller = by_caller
 
 
 Step: TypeAlias = Send | Receive | Discard | Pause | Call | Emit

@@ -17,6 +17,7 @@ from streamd.client.core.operations import (
 from streamd.client.core.reading import Live
 from streamd.client.core.retrying import Session
 from streamd.client.core.steps import Done, Emit, Flow, Lost, resume
+from streamd.client.errors import Refused, is_unknown_route, refusal
 from streamd.client.names import StreamName, parse_name
 from streamd.client.values import Appended, Chunk, StreamInfo
 from streamd.headers import (
@@ -118,11 +119,19 @@ class StreamFlows:
         path = self.name.path
         if is_json(content_type):
             body = json_array(payloads)
+        elif len(payloads) == 1:
+            [body] = payloads
         else:
             if len(payloads) > MAX_FRAMES:
                 raise ValueError(f"at most {MAX_FRAMES} records can be appended together")
             path, body = f"{self.name.bucketed_path()}/append-batch", frames(payloads)
-        return (yield from operations.append(self.session, path, headers, body))
+        try:
+            return (yield from operations.append(self.session, path, headers, body))
+        except Refused as refused:
+            if path == self.name.path or not is_unknown_route(refused):
+                raise
+            message = "this server takes no batches of records: append each by itself"
+            raise refusal(refused.status or 0, "NO_BATCHES", message, refused.headers) from refused
 
     def close(self, if_match: str | None) -> Flow[Appended]:
         """Close the stream."""
