@@ -295,6 +295,51 @@ def test_a_removed_member_that_is_still_connected_is_refused_for_its_data(play: 
     play(scenario)
 
 
+# -- a leader that is about to stop ---------------------------------------------------------------
+
+
+def test_a_leader_that_stops_hands_over_without_an_election_timeout(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        for _ in range(5):
+            leader, *others = await all_ready(machines)
+            began, term = trio.current_time(), leader.node.group.term
+            await leader.node.hand_over()
+            assert trio.current_time() - began < 0.1
+            [successor] = [other for other in others if other.leads]
+            assert successor.node.group.term == term + 1
+            assert leader.node.group.leader_id == successor.node_id
+
+    play(scenario)
+
+
+def test_a_follower_and_a_leader_without_a_reachable_voter_stop_at_once(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, second, _ = await all_ready(machines)
+        began = trio.current_time()
+        await second.node.hand_over()
+        assert trio.current_time() == began
+        assert leader.leads
+        isolate(machines, leader)
+        await trio.sleep(0.7)
+        assert leader.leads
+        began = trio.current_time()
+        await leader.node.hand_over()
+        assert trio.current_time() == began
+
+    play(scenario)
+
+
+def test_a_leader_stops_after_a_while_if_no_other_voter_takes_over(play: Play) -> None:
+    async def scenario(machines: Machines) -> None:
+        leader, _, _ = await all_ready(machines)
+        isolate(machines, leader)
+        began = trio.current_time()
+        await leader.node.hand_over()
+        assert 0.5 < trio.current_time() - began < 2.5
+
+    play(scenario)
+
+
 # -- releases -------------------------------------------------------------------------------------
 
 

