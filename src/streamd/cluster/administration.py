@@ -35,6 +35,8 @@ log = structlog.get_logger("streamd.cluster")
 
 _MEET_TIMEOUT_S = 5.0
 _CHANGE_TIMEOUT_S = 10.0
+# From the end of one leader's office to the next one's first message.
+_SUCCESSION_S = 0.5
 # A learner this close to the leader's log slows no one down as a voter.
 _CAUGHT_UP_ENTRIES = 1000
 # A live peer answers each heartbeat. The log of one that is down may be the longest.
@@ -295,13 +297,9 @@ class Administration:
             log.warning("leadership is not handed over", to=to, reason=str(error))
             return
 
-        def is_over() -> bool:
-            return group.leader_id not in (0, group.node_id) or (
-                group.leads and not group.transferring
-            )
-
-        await group.wait_for(is_over, _CHANGE_TIMEOUT_S)
-        if group.leads:
+        # The transfer itself ends after an election timeout.
+        await group.wait_for(lambda: not group.transferring, _CHANGE_TIMEOUT_S)
+        if group.leads or not await group.wait_for(lambda: group.leader_id != 0, _SUCCESSION_S):
             log.warning("leadership could not be handed over in time", to=to)
         else:
             log.info("leadership handed over", to=group.leader_id)
