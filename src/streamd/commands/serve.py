@@ -15,10 +15,10 @@ from typing import Any
 import structlog
 import trio
 
-from streamd import __version__
 from streamd.app import App
 from streamd.blocking import in_thread
 from streamd.certificates import TlsFiles, reload_on_hangup
+from streamd.commands import greeting
 from streamd.config import Config, ConfigError, ServerConfig, is_loopback
 from streamd.config_names import injected_variables
 from streamd.cures import cure_of_address
@@ -62,11 +62,9 @@ async def serve(config: Config, announce: Callable[[str], None] = print) -> None
                     "with STREAMD_ROOT_TOKEN",
                     data_dir=str(directory),
                 )
-            text = f"streamd {__version__} node {server.node_id} serves {url} from {directory}"
-            if server.workers > 1:
-                text += f" with {server.workers} workers"
-            if admin is not None:
-                text += f", and operations at {_url(admin, admin_listeners)}"
+            operators = None if admin is None else _url(admin, admin_listeners)
+            greet = greeting.lines if sys.stdout.isatty() else greeting.line
+            text = greet(config, url, operators, directory)
             async with _serving_operations(app.admin_door(), admin_listeners, admin_tls):
                 others = [admin_tls, app.peer_tls]
                 await _serve_clients(app, listeners, tls, others, lambda: announce(text))
