@@ -39,9 +39,16 @@ class Settings(msgspec.Struct, array_like=True, gc=False):
 
 
 class Producer(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """`counted` says whether its stream counts it."""
+
     producer_id: str
     epoch: int
     seq: int
+    counted: bool = False
+
+    @property
+    def uncounted(self) -> Producer:
+        return Producer(self.producer_id, self.epoch, self.seq)
 
 
 class Version(msgspec.Struct, array_like=True, gc=False):
@@ -299,6 +306,13 @@ class SetLimits(msgspec.Struct, array_like=True, gc=False, tag="set-limits"):
     limits: Limits | None = None
 
 
+class EndProducers(msgspec.Struct, array_like=True, gc=False, tag="end-producers"):
+    """Those of them that are idle are forgotten."""
+
+    key: bytes
+    producer_ids: list[str]
+
+
 Command = (
     Create
     | Append
@@ -323,6 +337,7 @@ Command = (
     | RotateToken
     | RevokeToken
     | SetLimits
+    | EndProducers
 )
 # By exact type: a look-up costs a third of what `isinstance` does, and there are millions.
 _WITH_DATA = frozenset((Create, Append, StorePart, PublishSnapshot))

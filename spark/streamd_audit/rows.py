@@ -100,6 +100,7 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     cold: Position = _START
     hot_at_ms: int | None = None
     kept_from: int | None = None
+    producers: int = 0
 
     @property
     def earliest(self) -> Position:
@@ -108,12 +109,14 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
 
 
 class ProducerState(msgspec.Struct, array_like=True, gc=False):
-    """A producer's last accepted request, and the tail that it led to."""
+    """A producer's last accepted request, the tail that it led to, and its log time; 0 if the
+    stream does not count the producer."""
 
     epoch: int
     seq: int
     record: int
     byte: int
+    touched_ms: int = 0
 
 
 class Blob(msgspec.Struct, array_like=True, gc=False):

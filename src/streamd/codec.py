@@ -15,11 +15,13 @@ from streamd.streams.sessions import PackageStamp
 # members have to say that they understand it.
 SESSIONS_FORMAT = 1
 TOKENS_FORMAT = 2
-LIMITS_FORMAT = LOG_FORMAT = 3
+LIMITS_FORMAT = 3
+PRODUCERS_FORMAT = LOG_FORMAT = 4
 ADDED_BY_FORMAT = {
     SESSIONS_FORMAT: "sessions between nodes",
     TOKENS_FORMAT: "tokens",
     LIMITS_FORMAT: "limits",
+    PRODUCERS_FORMAT: "the bound on producers",
 }
 
 

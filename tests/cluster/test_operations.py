@@ -245,6 +245,14 @@ def test_a_member_is_added_promoted_and_removed_by_command(cluster: ClusterProce
     removed = streamd(asked, "remove", "4")
     assert "voters 1 2 3, learners none" in removed.stdout
     wait_until(lambda: "removed from the cluster" in newcomer.output(), "it says so in its log")
+    wait_until(lambda: status_of(newcomer)["leader_id"] is None, "its leader has left it")
+    for method, path in (("POST", "/v1/stream/s"), ("GET", "/v1/stream/s"), ("PUT", "/agents")):
+        began = time.monotonic()
+        reply = ask(newcomer, method, path, b"x" if method == "POST" else None)
+        assert (reply.status, json.loads(reply.body)["error"]["code"]) == (503, "NODE_REMOVED")
+        assert time.monotonic() - began < 5
+    shown = streamd(newcomer, "status").stdout.splitlines()[1]
+    assert shown.startswith("removed: node 4 has been removed from the cluster")
     assert newcomer.stop() == 0
     del cluster.nodes[4]
 

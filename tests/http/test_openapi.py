@@ -17,6 +17,7 @@ from typing import Any, get_args
 import jsonschema_rs
 
 from streamd import headers as table
+from streamd.group.proposals import Unavailable
 from streamd.http.application import RESOURCES
 from streamd.http.openapi import build
 from streamd.http.ops import STATUS, create_ops_app
@@ -26,6 +27,7 @@ from tests.http.serving import serving
 
 HTTP = Path(__file__).parents[2] / "src" / "streamd" / "http"
 ADMINISTRATION = HTTP.parent / "cluster" / "administration.py"
+OUTSIDERS = HTTP.parent / "cluster" / "outsiders.py"
 DOCUMENT = build()
 METHODS = {"get", "head", "post", "put", "delete", "options", "patch", "trace"}
 # What frames a request, rather than being a parameter of it; OpenAPI has other places for those.
@@ -122,6 +124,9 @@ def raised_errors() -> set[tuple[int, str]]:
     for name, given in calls(ast.parse(ADMINISTRATION.read_text())):
         if name == "AdminRefused":
             found.add((STATUS.get(given[0], 409), given[0]))
+    for name, given in calls(ast.parse(OUTSIDERS.read_text())):
+        if name == "Outsider":
+            found.add((503, given[0]))
     return {error for error in found if isinstance(error[0], int) and isinstance(error[1], str)}
 
 
@@ -193,7 +198,8 @@ async def test_every_route_of_the_operations_app_is_a_path(tmp_path: Path) -> No
 
 def test_every_error_is_documented_with_its_status() -> None:
     # The codes of Quart's own errors come from a table.
-    assert documented_errors() == raised_errors() | {(404, "NOT_FOUND")}
+    by_other_means = {(404, "NOT_FOUND"), (503, Unavailable.code)}
+    assert documented_errors() == raised_errors() | by_other_means
 
 
 def test_every_request_header_that_is_read_is_documented() -> None:

@@ -15,6 +15,7 @@ from streamd.streams.commands import (
     DeleteBucket,
     DropSlices,
     DropUploads,
+    EndProducers,
     FlushCold,
     ForgetPacks,
     MovedSlice,
@@ -51,13 +52,14 @@ _FORK = Settings(
     "application/json", 60_000, "2030-01-01T00:00:00Z", NOW_MS, ForkRequest(_KEY, (3, 17), 2)
 )
 _IF_MATCH = IfMatch((Version(7, 3, 17, False), Version(2**40, 0, 0, True)))
+_STAMP = ProducerStamp("p", 1, 2, True)
 _FINDING = VerifiedPosition(7, Verdict.BOUNDARY, 3, 17)
 
 _SCRUB = Scrub(1, NOW_MS, True, (2, 1), "name", 3, 4, 5, ("m",), 1, ("d",), 1, 8, (1, 2, 3))
 
 COMMANDS: list[Command] = [
     Create(b"bucket\0fork", _FORK, True, b"one,two,", [4, 4], True, _IF_MATCH, _FINDING, "a/b"),
-    Append(_KEY, "text/plain", b"three", [5], True, "seq-1", ProducerStamp("p", 1, 2), _IF_MATCH),
+    Append(_KEY, "text/plain", b"three", [5], True, "seq-1", _STAMP, _IF_MATCH),
     Delete(_KEY, IfMatch()),
     Touch([(_KEY, 7, NOW_MS)]),
     Sweep([_KEY, b"bucket\0fork"]),
@@ -79,6 +81,7 @@ COMMANDS: list[Command] = [
     RotateToken(2**62, bytes(32), 3_600_000, 86_400_000, bytes(32)),
     RevokeToken(2**62),
     SetLimits("bucket", "*", Limits(1, 2, 3, 4, 5, 6, 7, 8)),
+    EndProducers(_KEY, ["p", "é"]),
 ]
 
 

@@ -15,6 +15,7 @@ from streamd.streams.commands import (
     Delete,
     DeleteBucket,
     DropUploads,
+    EndProducers,
     OpenSession,
     Outcome,
     PublishSnapshot,
@@ -136,6 +137,8 @@ class RandomLog:
             return Touch(reads)
         if dice < 0.7:
             return Sweep(random.sample(self.keys, 4))
+        if dice < 0.705:
+            return EndProducers(key, ["p", "q", "r", "nobody"])
         if self.quotas and dice < 0.715:
             return self.limiting()
         if random.random() < 0.05:
@@ -221,7 +224,7 @@ class RandomLog:
             lengths = []
         producer = None
         if random.random() < 0.4:
-            name = random.choice("pq")
+            name = random.choice("pqr")
             stream = self.driver.state.streams.get(key)
             known = None
             if stream is not None:
@@ -229,7 +232,7 @@ class RandomLog:
             epoch, seq = (0, 0) if known is None else (known.epoch, known.seq + 1)
             if random.random() < 0.2:
                 epoch, seq = random.randrange(2), random.randrange(4)
-            producer = ProducerStamp(name, epoch, seq)
+            producer = ProducerStamp(name, epoch, seq, random.random() < 0.9)
         seq_text = f"{random.randrange(1000):04d}" if random.random() < 0.1 else None
         kind = TEXT if random.random() < 0.95 else "text/html"
         data = random.randbytes(sum(lengths))

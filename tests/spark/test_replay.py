@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from pyspark.sql import SparkSession
 
+from streamd.streams import producers
 from streamd.streams.commands import (
     Command,
     CreateToken,
@@ -21,7 +22,7 @@ from streamd.streams.commands import (
 )
 from streamd.streams.limits import Limits
 from streamd.streams.model import VerifiedPosition
-from streamd_audit.replay import run, scan
+from streamd_audit.replay import model, run, scan
 from streamd_audit.replay.access import findings_of
 from streamd_audit.replay.distribute import Plan, replay, with_ops
 from streamd_audit.rows import read_key
@@ -161,8 +162,23 @@ def test_hostile_commands_have_the_same_outcomes_as_in_the_machine(
     check(driver, plain_replay(log, before, after, first_number=first))
 
 
+@pytest.fixture
+def two_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams remember two producers, each for half a second."""
+    monkeypatch.setattr(producers, "MAX_PRODUCERS", 2)
+    monkeypatch.setattr(producers, "MIN_IDLE_MS", 500)
+    monkeypatch.setattr(model, "_MAX_PRODUCERS", 2)
+    monkeypatch.setattr(model, "_MIN_IDLE_MS", 500)
+
+
+def test_the_model_has_the_bounds_of_the_machine() -> None:
+    assert model._MAX_PRODUCERS == producers.MAX_PRODUCERS
+    assert model._MIN_IDLE_MS == producers.MIN_IDLE_MS
+
+
 @pytest.mark.parametrize("quotas", [False, True])
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.usefixtures("two_producers")
 def test_a_long_log_has_the_same_outcomes_as_in_the_machine(seed: int, quotas: bool) -> None:
     made = RandomLog(seed, 400, quotas=quotas)
     made.driver.flush()
@@ -178,6 +194,7 @@ def test_a_long_log_has_the_same_outcomes_as_in_the_machine(seed: int, quotas: b
                 assert found == outcome.result.value, (entry.index, entry.commands[position])
     results = {*replayed.results.values()}
     assert {"known", "created", "published"} <= results
+    assert "too-many-producers" in results or quotas
     assert bool(results & {"bucket-full", "stream-full", "too-many-streams"}) == quotas
 
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 from msgspec.structs import astuple
 
 from streamd_audit.replay import results
-from streamd_audit.replay.model import Ending, Stream
+from streamd_audit.replay.model import Ending, LastRequest, Stream
 from streamd_audit.replay.scope import Scope
 from streamd_audit.rows import Stream as StreamRow
 
-Producers = dict[str, tuple[int, int, int, int]]
+Producers = dict[str, LastRequest]
 
 
 class Difference(NamedTuple):
@@ -90,6 +90,9 @@ def _of_stream(stream: Stream, row: StreamRow, producers: Producers) -> Differen
             _producer(name, stream.producers.get(name)),
             _producer(name, producers.get(name)),
         )
+    if stream.counted != row.producers:
+        told = f"{stream.counted} producers counted", f"{row.producers} producers counted"
+        return differs("producer_differs", *told)
     if stream.last_seq != row.last_seq:
         return differs("seq_back", f"Stream-Seq {stream.last_seq}", f"Stream-Seq {row.last_seq}")
     if _snapshot(stream) != _snapshot(row):
@@ -159,7 +162,7 @@ def _closed(what: Stream | StreamRow) -> str:
     return "closed" if by is None else f"closed by {by.producer_id} {by.epoch}/{by.seq}"
 
 
-def _producer(name: str, known: tuple[int, int, int, int] | None) -> str:
+def _producer(name: str, known: LastRequest | None) -> str:
     if known is None:
         return f"no producer {name}"
     return f"producer {name} at epoch {known[0]}, seq {known[1]}, tail {known[2]}_{known[3]}"

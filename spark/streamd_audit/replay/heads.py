@@ -18,6 +18,7 @@ from streamd_audit.commands import (
     Create,
     Delete,
     DropUploads,
+    EndProducers,
     FlushCold,
     PublishSnapshot,
     StorePart,
@@ -70,6 +71,7 @@ Command = (
     | StorePart
     | PublishSnapshot
     | DropUpload
+    | EndProducers
 )
 
 
@@ -129,7 +131,7 @@ def cut(command: commands.Command) -> Iterator[tuple[bytes | int, Command]]:
             if all(number >= 0 for number in ids):
                 for number in ids:
                     yield number, DropUpload(number, idle_ms)
-        case Append() | Create() | Delete() | BeginUpload() | PublishSnapshot():
+        case Append() | Create() | Delete() | BeginUpload() | PublishSnapshot() | EndProducers():
             yield command.key, command
         case StorePart(upload_id=number):
             if 0 <= number < _IDS:

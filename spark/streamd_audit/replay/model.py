@@ -16,6 +16,14 @@ DEFAULT_CONTENT_TYPE = "application/octet-stream"
 # How many of a stream's last appends are remembered, to find the one that a state took differently.
 _REMEMBERED = 64
 
+# A stream remembers so many of the producers that it counts, and each for so long after its last
+# request (docs/streams.md).
+_MAX_PRODUCERS = 10_000
+_MIN_IDLE_MS = 3_600_000
+
+LastRequest = tuple[int, int, int, int, int]
+"""A producer's last accepted request: epoch, seq, the tail after it, its log time or 0."""
+
 Place = tuple[int, int]
 """A command's index in the log, and its position in the entry."""
 
@@ -71,7 +79,8 @@ class Stream(Numbered):
 
     `records` and `size` are the tail, a fork's prefix included; `segments` say which streams'
     records are that prefix. `hasher` takes the digests of the records from `from_place` on. `cold`
-    is the place before which records are in packs, as far as the log shows. `kept_from` is the byte
+    is the place before which records are in packs, as far as the log shows. `counted` of the
+    `producers` are those whose number is limited. `kept_from` is the byte
     from which the stream's own records count in its bucket; None if they do not count yet.
     """
 
@@ -80,6 +89,7 @@ class Stream(Numbered):
         "closed_by",
         "cold",
         "content_type",
+        "counted",
         "created_ms",
         "deleted",
         "expires_at",
@@ -129,7 +139,8 @@ class Stream(Numbered):
         self.segments: tuple[tuple[Stream | int, int, int], ...] = ()
         self.snapshot: Published | None = None
         self.cold = (0, 0)
-        self.producers: dict[str, tuple[int, int, int, int]] = {}
+        self.producers: dict[str, LastRequest] = {}
+        self.counted = 0
         self.hasher = sha256()
         self.refused: deque[Ending] = deque(maxlen=_REMEMBERED)
         self.taken: deque[Ending] = deque(maxlen=_REMEMBERED)
@@ -172,6 +183,28 @@ class Stream(Numbered):
         if stamp.seq == known[1] + 1:
             return None
         return SEQ_GAP if stamp.seq > known[1] else DUPLICATE
+
+    def is_one_too_many(self, stamp: Producer) -> bool:
+        """Whether it is a new producer, and the stream has as many as it may."""
+        is_new = stamp.producer_id not in self.producers
+        return stamp.counted and is_new and self.counted >= _MAX_PRODUCERS
+
+    def remember(self, stamp: Producer, now_ms: int) -> None:
+        """Note a producer's request that was accepted."""
+        known = self.producers.get(stamp.producer_id)
+        was_counted = known is not None and known[4] > 0
+        at_ms = max(now_ms, 1) if stamp.counted or was_counted else 0
+        self.counted += at_ms > 0 and not was_counted
+        told = stamp.epoch, stamp.seq, self.records, self.size, at_ms
+        self.producers[stamp.producer_id] = told
+
+    def end_idle(self, names: list[str], now_ms: int) -> None:
+        """Forget those producers that are idle."""
+        for name in names:
+            known = self.producers.get(name)
+            if known is not None and 0 < known[4] <= now_ms - _MIN_IDLE_MS:
+                del self.producers[name]
+                self.counted -= 1
 
     def attach(self, source: Stream, at: tuple[int, int]) -> None:
         """Make a new fork begin with the records of its source before `at`."""

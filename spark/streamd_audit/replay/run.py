@@ -15,7 +15,7 @@ from streamd_audit.commands import Create
 from streamd_audit.replay import buckets, compare, heads, results
 from streamd_audit.replay.compare import Producers
 from streamd_audit.replay.ids import Known
-from streamd_audit.replay.model import Numbered, Place, Published, Stream, Upload
+from streamd_audit.replay.model import LastRequest, Numbered, Place, Published, Stream, Upload
 from streamd_audit.replay.quotas import History, Quotas
 from streamd_audit.replay.scope import Scope
 from streamd_audit.rows import ProducerState, read_row
@@ -93,7 +93,7 @@ class StreamDetail(msgspec.Struct, array_like=True):
     earliest: tuple[int, int]
     snapshot_digest: bytes
     snapshot_size: int
-    producers: dict[str, tuple[int, int, int, int]]
+    producers: dict[str, LastRequest]
 
 
 class Appended(msgspec.Struct, array_like=True):
@@ -281,7 +281,7 @@ class Replay:
         value = row.value
         if isinstance(value, ProducerState):
             name = row.rest.decode(errors="replace")
-            known = value.epoch, value.seq, value.record, value.byte
+            known = value.epoch, value.seq, value.record, value.byte, value.touched_ms
             if op == AFTER:
                 self._producers.setdefault(row.numbers[0], {})[name] = known
             elif row.numbers[0] in self._by_id:
@@ -376,6 +376,7 @@ def stream_of(key: bytes, row: StreamRow) -> Stream:
         setattr(stream, name, getattr(row, name))
     stream.segments = tuple(astuple(segment) for segment in row.segments)
     stream.from_place = row.records, row.size
+    stream.counted = row.producers
     stream.is_hot = row.hot_at_ms is not None
     known = row.snapshot
     if known is not None:

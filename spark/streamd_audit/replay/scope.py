@@ -14,6 +14,7 @@ from streamd_audit.commands import (
     BeginUpload,
     Create,
     Delete,
+    EndProducers,
     IfMatch,
     PublishSnapshot,
     StorePart,
@@ -56,6 +57,7 @@ from streamd_audit.replay.results import (
     SNAPSHOT_DIFFERS,
     STALE,
     STREAM_CLOSED,
+    TOO_MANY_PRODUCERS,
     UPLOAD_LOST,
     UPLOADING,
 )  # fmt: skip
@@ -98,6 +100,7 @@ class Scope:
             StorePart: self._store_part,
             PublishSnapshot: self._publish,
             DropUpload: self._drop_upload,
+            EndProducers: self._end_producers,
         }
 
     def apply(
@@ -177,15 +180,10 @@ class Scope:
             stream.taken.append((self._index, APPENDED, records, self._size))
         if command.close:
             stream.closed = True
-            stream.closed_by = producer
+            stream.closed_by = None if producer is None else producer.uncounted
         stream.touched_ms = self._now_ms if stream.ttl_ms is not None else stream.touched_ms
         if producer is not None:
-            stream.producers[producer.producer_id] = (
-                producer.epoch,
-                producer.seq,
-                stream.records,
-                stream.size,
-            )
+            stream.remember(producer, self._now_ms)
         return APPENDED if records else CLOSED
 
     def _refusal(self, stream: Stream, command: Append) -> str | None:
@@ -209,7 +207,15 @@ class Scope:
             return SEQ_REGRESSION
         if command.if_match is not None and not self._holds(command.if_match, stream):
             return PRECONDITION_FAILED
+        if producer is not None and stream.is_one_too_many(producer):
+            return TOO_MANY_PRODUCERS
         return self._quotas.refusal(stream, self._size) if self._records else None
+
+    def _end_producers(self, command: EndProducers) -> str:
+        stream = self.streams.get(command.key)
+        if stream is not None:
+            stream.end_idle(command.producer_ids, self._now_ms)
+        return DONE
 
     def _add(self, stream: Stream) -> None:
         if not stream.is_hot:

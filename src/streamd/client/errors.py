@@ -185,6 +185,7 @@ _BY_CODE: dict[str, type[StreamdError]] = {
     "STALE_EPOCH": ProducerFenced,
     "QUOTA_EXCEEDED": QuotaExceeded,
     "TOO_MANY_STREAMS": QuotaExceeded,
+    "TOO_MANY_PRODUCERS": QuotaExceeded,
     "OUTCOME_UNKNOWN": OutcomeUnknown,
     "NO_ANSWER": Refused,  # of a node that is to join: a 502 of no proxy
 }

@@ -110,6 +110,7 @@ class Administration:
         Raises `AdminRefused`, `Unavailable` when no leader takes it in time, `OutcomeUnknown`.
         """
         ends_at = trio.current_time() + _CHANGE_TIMEOUT_S
+        self._group.admission.must_be_member()
         while True:
             asked = self._group.leader_id
             try:

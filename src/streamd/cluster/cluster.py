@@ -13,9 +13,11 @@ import trio
 from msgspec.structs import replace
 
 from streamd.blocking import RunBlocking
+from streamd.cluster.outsiders import outsider_of
 from streamd.codec import LOG_FORMAT, decode_batch
 from streamd.config import ClusterConfig
 from streamd.group.group import Group
+from streamd.group.peers import Outsider
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.checks import fault
 from streamd.raft.core import RaftViolation
@@ -425,6 +427,11 @@ class Cluster:
                 node_id=self.node_id,
                 members=sorted(members),
             )
+
+    def outsider(self) -> Outsider | None:
+        """Why this node is not a member of its cluster; None if it is one."""
+        refusals = self.transport.refusals()
+        return outsider_of(self.node_id, self._config.address, self._configuration, refusals)
 
     def snapshots_wanted(self, members: Sequence[int]) -> None:
         assert self.member is not None

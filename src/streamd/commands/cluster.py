@@ -47,7 +47,9 @@ def status(operator: Operator, as_json: bool) -> None:
         f"(according to node {answer['node_id']}, applied {answer['last_applied']}, "
         f"version {answer.get('version', 'unknown')})"
     )
-    if "members" in answer:
+    if answer.get("advice"):
+        console.print(f"{answer['membership']}: {answer['advice']}", soft_wrap=True)
+    if answer.get("members"):
         console.print(_table(answer))
 
 

@@ -8,8 +8,10 @@ from typing import TypeVar
 
 import outcome
 import trio
+from msgspec.structs import replace
 
 from streamd.blocking import RunBlocking
+from streamd.codec import PRODUCERS_FORMAT
 from streamd.diagnostics import Held
 from streamd.group.drafts import Drafting
 from streamd.group.opening import Opener
@@ -20,7 +22,9 @@ from streamd.group.packages import (
     decode_package,
     encode_decision,
 )
+from streamd.group.peers import Peers
 from streamd.group.proposals import (
+    NotAMember,
     Proposal,
     ProposalBatch,
     Unavailable,
@@ -31,8 +35,9 @@ from streamd.group.proposals import (
 from streamd.group.sweeping import until_now
 from streamd.raft.core import Core, Role
 from streamd.streams.checks import are_of_clients
-from streamd.streams.commands import Command, Outcome, Result, brings_bytes
+from streamd.streams.commands import Append, Command, Outcome, Result, brings_bytes
 from streamd.streams.content import SMALL_BYTES
+from streamd.streams.model import ProducerStamp
 from streamd.streams.sessions import PackageStamp
 from streamd.streams.state import State
 
@@ -56,6 +61,7 @@ class Admission:
         state: State,
         drafting: Drafting,
         opener: Opener,
+        peers: Peers,
         run_blocking: RunBlocking,
         now_ms: Callable[[], int],
         proposed: Callable[[], None],
@@ -64,9 +70,11 @@ class Admission:
         self._state = state
         self._drafting = drafting
         self._opener = opener
+        self._peers = peers
         self._now_ms = now_ms
         self._proposed = proposed
         self._run_blocking = run_blocking
+        self._counts_producers = False
         self._judging = trio.CapacityLimiter(1)
         # Infinite without a cold store.
         self.hot_limit_bytes = math.inf
@@ -96,13 +104,30 @@ class Admission:
 
     def add(self, proposal: Proposal) -> None:
         """Queue a proposal of this node for the log. Raises `Unavailable`."""
+        self.must_be_member()
         self._add(proposal)
         self._proposed()
 
+    def must_be_member(self) -> None:
+        """Raises `NotAMember` if no leader can be expected to hear of this node. While one is
+        known, it may know better than this node's log."""
+        if not self._core.leader_id and (found := self._peers.outsider()) is not None:
+            raise NotAMember(found.code, found.advice)
+
     def _add(self, proposal: Proposal) -> None:
+        if type(proposal.command) is Append and proposal.command.producer is not None:
+            proposal.command = self._counted(proposal.command, proposal.command.producer)
         if self._takes_no_bytes and self._leads and brings_bytes(proposal.command):
             raise bytes_refused(is_disk_low=self.is_disk_low)
         self._drafting.add(proposal)
+
+    def _counted(self, command: Append, stamp: ProducerStamp) -> Append:
+        """The command so that its producer counts, once all members count alike."""
+        if not self._counts_producers:
+            self._counts_producers = self._opener.formats.may_use(PRODUCERS_FORMAT)
+        if stamp.counted or not self._counts_producers:
+            return command
+        return replace(command, producer=replace(stamp, counted=True))
 
     # -- for other nodes ----------------------------------------------------------------------
 

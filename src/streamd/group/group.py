@@ -102,7 +102,7 @@ class Group:
         )
         self._drafting = Drafting(core, self._queue, foreign, self._packages, self._opener)
         self.admission = Admission(
-            core, self.state, self._drafting, self._opener,
+            core, self.state, self._drafting, self._opener, self._peers,
             run_blocking, self.now_ms, self._proposed,
         )  # fmt: skip
         self._read_index = ReadIndex(core, self._wake)
@@ -297,6 +297,7 @@ class Group:
         """
         if self.may_read_now():
             return
+        self.admission.must_be_member()
         if not await self._read_index.wait(timeout_s):
             raise Unavailable("no leader confirmed that the state is up to date")
 

@@ -48,15 +48,15 @@ _ANSWER = msgspec.msgpack.Decoder(SessionAnswer)
 class Opener:
     """Asks for a session, here or at the leader, until this node has one.
 
-    `waiting` holds the commands to open sessions that this leader will propose. `nonce` tells
-    this process from every other process of this node.
+    `formats` says what the members understand. `waiting` holds the commands to open sessions that
+    this leader will propose. `nonce` tells this process from every other process of this node.
     """
 
     def __init__(self, core: Core, state: State, peers: Peers, nonce: int) -> None:
         self._core = core
         self._state = state
         self._peers = peers
-        self._formats = LogFormats(core, state, peers)
+        self.formats = LogFormats(core, state, peers)
         self._nonce = nonce
         self._is_refused = False
         self._ask_at = 0.0
@@ -89,7 +89,7 @@ class Opener:
         return self._is_refused or self._peers.log_format_of(self._core.leader_id) == 0
 
     def _may_open(self) -> bool:
-        return self._formats.may_use(SESSIONS_FORMAT)
+        return self.formats.may_use(SESSIONS_FORMAT)
 
     def leader_changed(self) -> None:
         """Ask the next leader, which may decide otherwise."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from streamd.group.proposals import Unavailable
 from streamd.raft.messages import Configuration, Message
@@ -25,8 +25,20 @@ class ChangeListener(Protocol):
         """Read everything of a group again: its state was replaced as a whole."""
 
 
+class Outsider(NamedTuple):
+    """Why a node is not a member: a stable code, a word or two for tables, and what its operator
+    can do."""
+
+    code: str
+    word: str
+    advice: str
+
+
 class Peers(Protocol):
     """The connection to the other members of the group."""
+
+    def outsider(self) -> Outsider | None:
+        """Why this node is not a member of the group; None if it is one."""
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send what can be sent without waiting; Raft repeats what is lost."""
@@ -55,6 +67,9 @@ class Peers(Protocol):
 
 class NoPeers:
     """The peers of a node that runs alone."""
+
+    def outsider(self) -> Outsider | None:
+        return None
 
     def send(self, messages: Sequence[Message]) -> None:
         assert not messages, "a single voter has no peer to talk to"

@@ -32,7 +32,18 @@ from streamd.streams.content import UNDECODABLE
 
 
 class Unavailable(Exception):
-    """The command was not accepted and will never take effect; try again later."""
+    """The command was not accepted and will never take effect; try again later. `code` is what
+    clients get."""
+
+    code = "UNAVAILABLE"
+
+
+class NotAMember(Unavailable):
+    """This node is not a member of its cluster: there is nothing to wait for."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class DiskLow(Unavailable):

@@ -1,4 +1,4 @@
-"""Proposes what follows from time alone: renewals by reads, expiry, idle uploads."""
+"""Proposes what follows from time alone: renewals by reads, expiry, idle uploads and producers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import trio
 
 from streamd.blocking import RunBlocking
 from streamd.group.counting import Counting, CountingGroup
+from streamd.group.ending import Ending
 from streamd.group.proposals import OutcomeUnknown, Proposal, Settled, Unavailable
 from streamd.storage.state_store import StateStore
 from streamd.streams.commands import Command, DropUploads, Sweep, Touch
@@ -52,6 +53,7 @@ class Sweeper:
         self.touches: dict[bytes, tuple[int, int]] = {}
         self.abandoned: list[int] = []
         self._counting = Counting(group, store, run_blocking)
+        self._ending = Ending(group, store, run_blocking)
 
     async def run(self) -> None:
         """Run until cancelled. Raises `StorageError`."""
@@ -102,6 +104,7 @@ class Sweeper:
             await self._group.propose(Sweep(due))
         if idle:
             await self._group.propose(DropUploads(idle, UPLOAD_IDLE_MS))
+        await self._ending.step(self._group.now_ms())
         more = await self._counting.step()
         if len(due) < SWEEP_BATCH:
             return more

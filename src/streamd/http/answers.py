@@ -41,7 +41,7 @@ def answering(handler: Callable[P, Awaitable[Answer]]) -> Callable[P, Awaitable[
         except BadRequest as error:
             return error_answer(error.code, str(error), error.status)
         except Unavailable as error:
-            return error_answer("UNAVAILABLE", str(error), 503)
+            return error_answer(error.code, str(error), 503)
         except OutcomeUnknown as error:
             return error_answer("OUTCOME_UNKNOWN", str(error), 503)
 

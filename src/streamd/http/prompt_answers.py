@@ -120,7 +120,7 @@ class PromptAnswers:
             case DiskLow():
                 return error_response(507, "DISK_LOW", str(error))
             case Unavailable():
-                return error_response(503, "UNAVAILABLE", str(error), b"Retry-After: 1\r\n")
+                return error_response(503, error.code, str(error), b"Retry-After: 1\r\n")
             case OutcomeUnknown():
                 self._metrics.outcomes_unknown += 1
                 message = f"{error}; it may have taken effect"

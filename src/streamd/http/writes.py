@@ -31,7 +31,14 @@ from streamd.streams.content import (
 from streamd.streams.etags import CLOSED, STATE_TAG, state_tag
 from streamd.streams.model import ForkRequest, VerifiedPosition
 from streamd.streams.offsets import Position
+from streamd.streams.producers import MAX_PRODUCERS
 
+_TOO_MANY_PRODUCERS = error_response(
+    507,
+    "TOO_MANY_PRODUCERS",
+    f"the stream remembers {MAX_PRODUCERS} producers, and none has been idle for an hour; append "
+    "with a Producer-Id that it knows",
+)
 _CLOSED = b"Stream-Closed: true\r\n"
 # Both lines in one format string: every append pays for the formatting.
 _POSITION = b"Stream-Next-Offset: %b\r\nETag: " + STATE_TAG + b"\r\n"
@@ -199,6 +206,8 @@ def _refusal(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
             return _stream_closed(head)
         case Result.CONTENT_TYPE_DIFFERS:
             return _type_differs(outcome.content_type, head)
+        case Result.TOO_MANY_PRODUCERS:
+            return _TOO_MANY_PRODUCERS
         case Result.SEQ_REGRESSION:
             message = "Stream-Seq is not greater than the last one appended"
             return error_response(409, "SEQUENCE_CONFLICT", message, head)

@@ -44,6 +44,9 @@ def report(node: Node) -> dict[str, Any]:
     if node.disk.is_on:
         found["disk"] = node.disk.report()
     if node.cluster is not None:
+        outsider = node.cluster.outsider()
+        found["membership"] = "member" if outsider is None else outsider.word
+        found["advice"] = None if outsider is None else outsider.advice
         found["members"] = _members(node, node.cluster)
     return found
 

@@ -28,6 +28,7 @@ from streamd.streams.commands import (
     DeleteBucket,
     DropSlices,
     DropUploads,
+    EndProducers,
     FlushCold,
     ForgetPacks,
     MoveSlices,
@@ -111,6 +112,7 @@ _OF_LEADER = frozenset(
         RenewIncarnations,
         OpenSession,
         Scrubbed,
+        EndProducers,
     )
 )
 

@@ -255,6 +255,13 @@ class OpenSession(msgspec.Struct, frozen=True, array_like=True, tag="open-sessio
     replaces: Number = 0
 
 
+class EndProducers(msgspec.Struct, frozen=True, array_like=True, tag="end-producers"):
+    """Forget those of a stream's producers that are still idle (`producers`)."""
+
+    key: bytes
+    producer_ids: list[str]
+
+
 class CreateToken(msgspec.Struct, frozen=True, array_like=True, tag="create-token"):
     """A token for clients of the HTTP interface, from now on and for `ttl_ms`, or without an end.
 
@@ -322,6 +329,7 @@ Command = (
     | RotateToken
     | RevokeToken
     | SetLimits
+    | EndProducers
 )
 
 
@@ -386,6 +394,7 @@ class Result(Enum):
     BUCKET_FULL = "bucket-full"
     STREAM_FULL = "stream-full"
     TOO_MANY_STREAMS = "too-many-streams"
+    TOO_MANY_PRODUCERS = "too-many-producers"
 
 
 class Outcome(msgspec.Struct, array_like=True, gc=False):

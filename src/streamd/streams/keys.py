@@ -164,6 +164,11 @@ def producer_key(stream_id: int, producer_id: str) -> bytes:
     return _PAIR.pack(PRODUCER, stream_id) + producer_id.encode()
 
 
+def producer_in(row: bytes) -> str:
+    """The producer id in a key that `producer_key` made."""
+    return row[_PAIR.size :].decode()
+
+
 def expiry_key(at_ms: int, key: bytes) -> bytes:
     """Expiries sort by time, so one range holds all that are due."""
     # An expiry may lie before 1970; it is due at once, whatever the year. One too late for a key is

@@ -21,6 +21,7 @@ from streamd.streams.commands import (
     DeleteBucket,
     DropSlices,
     DropUploads,
+    EndProducers,
     FlushCold,
     ForgetPacks,
     MoveSlices,
@@ -40,7 +41,6 @@ from streamd.streams.forks import Anchor, ForkRefused, resolve_fork
 from streamd.streams.model import (
     Bucket,
     IfMatch,
-    ProducerState,
     Stream,
 )
 from streamd.streams.offsets import Position
@@ -158,6 +158,8 @@ class Machine:
                 return packing.scrub(self.state, command, self._term)
             case OpenSession():
                 return self._open_session(command)
+            case EndProducers():
+                return producers.end_idle(self.state, command, now_ms)
             case SetLimits():
                 return quotas.set_limits(self.state, command)
         return tokens.apply(self.state.tokens, command, now_ms)
@@ -253,6 +255,8 @@ class Machine:
         # 13.2.1).
         if not self._holds(command.if_match, stream):
             return Outcome.of(Result.PRECONDITION_FAILED, stream)
+        if producers.is_one_too_many(self.state, stream, command):
+            return Outcome.of(Result.TOO_MANY_PRODUCERS, stream)
         if command.lengths:
             full = quotas.refusal(self.state, command.key, stream, len(command.data))
             if full is not None:
@@ -270,18 +274,16 @@ class Machine:
             change.parts.append(command.data)
         if command.close:
             stream.closed = True
-            stream.closed_by = command.producer
+            stream.closed_by = None if command.producer is None else command.producer.uncounted
         if stream.ttl_ms is not None:
             stream.touched_ms = now_ms
-        self.state.streams.put(command.key, stream)
         producer = command.producer
+        if producer is not None:
+            producers.remember(self.state, command.key, stream, producer, now_ms)
+        self.state.streams.put(command.key, stream)
         result = Result.APPENDED if command.lengths else Result.CLOSED
         if producer is None:
             return Outcome(result, stream.tail, stream.closed, incarnation=stream.stream_id)
-        self.state.producers.put(
-            keys.producer_key(stream.stream_id, producer.producer_id),
-            ProducerState(producer.epoch, producer.seq, stream.records, stream.size),
-        )
         return Outcome.of(result, stream, producer.epoch, producer.seq)
 
     def _append_run(self, run: Sequence[Append]) -> list[Outcome]:

@@ -57,20 +57,34 @@ class Settings(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ProducerStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One request of an idempotent producer (protocol section 5.2.1)."""
+    """One request of an idempotent producer (protocol section 5.2.1).
+
+    The stream counts the producer if it is `counted`: all members of the cluster understood that
+    when the request came.
+    """
 
     producer_id: str
     epoch: int
     seq: int
+    counted: bool = False
+
+    @property
+    def uncounted(self) -> ProducerStamp:
+        """The request itself, which is the same however often and from wherever it comes."""
+        return ProducerStamp(self.producer_id, self.epoch, self.seq)
 
 
 class ProducerState(msgspec.Struct, array_like=True, gc=False):
-    """The last request of a producer that took effect, and the tail that it led to."""
+    """The last request of a producer that took effect, and the tail that it led to.
+
+    `touched_ms` is the log time of that request, 0 for a producer that its stream does not count.
+    """
 
     epoch: int
     seq: int
     record: int
     byte: int
+    touched_ms: int = 0
 
 
 class Verdict(Enum):
@@ -167,7 +181,7 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     the cold store existed has none until the next append.
 
     `kept_from` is the byte from which the stream's own records are kept; None if its bucket does
-    not count its bytes yet (`quotas`).
+    not count its bytes yet (`quotas`). `producers` is how many producers are counted (`producers`).
     """
 
     stream_id: int
@@ -192,6 +206,7 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     cold: Position = START
     hot_at_ms: int | None = None
     kept_from: int | None = None
+    producers: int = 0
 
     @property
     def cold_from(self) -> Position:

@@ -1,12 +1,28 @@
-"""Idempotent producers: each request of a producer takes effect once, in order."""
+"""Idempotent producers: each request of a producer takes effect once, in order.
+
+A stream remembers its producers, and at most `MAX_PRODUCERS` of those that are counted. When it is
+`CROWDED` the leader proposes to end those that have been idle longest (`EndProducers`), but none
+before it has been idle for `MIN_IDLE_MS`: until then a request that is sent again must be
+recognised. A further producer is refused while no other may be ended.
+
+Producers of requests that were not counted, which came before all members understood this, stay
+until they send another one.
+"""
 
 from __future__ import annotations
 
 from streamd.streams import keys
-from streamd.streams.commands import Outcome, Result
-from streamd.streams.model import ProducerStamp, Stream
+from streamd.streams.commands import Append, EndProducers, Outcome, Result
+from streamd.streams.model import ProducerStamp, ProducerState, Stream
 from streamd.streams.offsets import Position
 from streamd.streams.state import State
+
+# What the log means depends on these two: every release must have the same.
+MAX_PRODUCERS = 10_000
+MIN_IDLE_MS = 3_600_000
+CROWDED = MAX_PRODUCERS * 9 // 10
+# How many crowded streams are noted.
+_MAX_NOTED = 1_000
 
 
 def refusal(state: State, stream: Stream, stamp: ProducerStamp) -> Outcome | None:
@@ -27,5 +43,53 @@ def refusal(state: State, stream: Stream, stamp: ProducerStamp) -> Outcome | Non
     outcome = Outcome.of(Result.DUPLICATE, stream, known.epoch, known.seq)
     if stamp.seq == known.seq:
         outcome.tail = Position(known.record, known.byte)
-        outcome.closed = stream.closed and stream.closed_by == stamp
+        outcome.closed = stream.closed and stream.closed_by == stamp.uncounted
     return outcome
+
+
+def is_one_too_many(state: State, stream: Stream, command: Append) -> bool:
+    """Whether an append comes from a new producer, and the stream has as many as it may."""
+    stamp = command.producer
+    if stamp is None or not stamp.counted or stream.producers < MAX_PRODUCERS:
+        return False
+    _note_crowded(state, command.key)
+    return state.producers.get(keys.producer_key(stream.stream_id, stamp.producer_id)) is None
+
+
+def remember(state: State, key: bytes, stream: Stream, stamp: ProducerStamp, now_ms: int) -> None:
+    """Remember a request that took effect. The caller stores the stream."""
+    row = keys.producer_key(stream.stream_id, stamp.producer_id)
+    known = state.producers.get(row)
+    was_counted = known is not None and known.touched_ms > 0
+    touched_ms = max(now_ms, 1) if stamp.counted or was_counted else 0
+    if touched_ms and not was_counted:
+        stream.producers += 1
+        if stream.producers >= CROWDED:
+            _note_crowded(state, key)
+    row_now = ProducerState(stamp.epoch, stamp.seq, stream.records, stream.size, touched_ms)
+    state.producers.put(row, row_now)
+
+
+def end_idle(state: State, command: EndProducers, now_ms: int) -> Outcome:
+    """End those of a stream's producers that are idle."""
+    stream = state.streams.get(command.key)
+    if stream is None:
+        return Outcome(Result.DONE)
+    for producer_id in command.producer_ids:
+        row = keys.producer_key(stream.stream_id, producer_id)
+        known = state.producers.get(row)
+        if known is not None and is_idle(known, now_ms):
+            state.producers.delete(row)
+            stream.producers -= 1
+    state.streams.put(command.key, stream)
+    return Outcome(Result.DONE)
+
+
+def is_idle(known: ProducerState, now_ms: int) -> bool:
+    """Whether a producer may be ended."""
+    return known.touched_ms > 0 and known.touched_ms + MIN_IDLE_MS <= now_ms
+
+
+def _note_crowded(state: State, key: bytes) -> None:
+    if len(state.crowded) < _MAX_NOTED:
+        state.crowded.add(key)

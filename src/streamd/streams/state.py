@@ -124,6 +124,8 @@ class State:
             keys.BLOB: self.blobs,
             keys.SLICE: self.slices,
         }
+        # Streams that were seen to have many producers: for the leader, and no part of the state.
+        self.crowded: set[bytes] = set()
         self.parts = Parts()
         self.tails = Tails(self._tail_limit_bytes)
         self._rows: dict[bytes, bytes | None] = {}

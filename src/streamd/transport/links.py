@@ -64,6 +64,8 @@ class Link:
         self.proves_first = False
         self.connected = False
         self.last_error = ""
+        # Why the peer refuses this node.
+        self.refusal: Refusal | None = None
         self._release = ""
         self._surroundings = surroundings
         self._limits = surroundings.limits
@@ -205,6 +207,7 @@ class Link:
             refusal = parse_refusal(payload)
             if refusal.code == RefusalCode.SELF and not self.pinned:
                 raise Superfluous
+            self.refusal = refusal
             raise ConnectionEnded(f"refused by the peer: {refusal}")
         if kind != FrameKind.WELCOME:
             raise ProtocolError("it answered the handshake with something else")
@@ -217,6 +220,7 @@ class Link:
         assert self.node_id == peer.node_id, "a link speaks to the node that it is for"
         began_at = trio.current_time()
         self.connected = True
+        self.refusal = None
         self._release = ""
         self._logged = ""
         self._asking.begin()

@@ -243,6 +243,11 @@ class Transport:
         if peer_id not in self._peers and not self._acceptor.has_session(peer_id):
             self._surroundings.forget(peer_id)
 
+    def refusals(self) -> list[Refusal]:
+        """The refusals of nodes that this one dialled, where there has been no connection since."""
+        links = {*self._peers.values(), *self._routes.values()}
+        return [link.refusal for link in links if link.refusal is not None]
+
     @property
     def refused_connections(self) -> int:
         """How many incoming connections were refused, or ended for what they sent."""

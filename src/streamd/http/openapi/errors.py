@@ -80,6 +80,9 @@ ERRORS: dict[str, Error] = {
     "500 COLD_DATA_DAMAGED": Error(
         "Bytes in the cold store are damaged or missing; the server's log says which."
     ),
+    "503 NODE_REMOVED": Error("This node was removed from the cluster; ask a member.", _RETRY),
+    "503 NODE_DATA_LOST": Error("This member's data directory is empty; ask another.", _RETRY),
+    "503 NODE_NOT_ADDED": Error("This node is not a member of a cluster yet.", _RETRY),
     "503 AUDIT_UNAVAILABLE": Error(
         "The audit trail cannot be written, and nothing is administered meanwhile.", _RETRY
     ),
@@ -153,6 +156,9 @@ ERRORS: dict[str, Error] = {
     "507 DISK_LOW": Error(
         "The disk of the node that leads has less free space than `storage.min_free_bytes`."
     ),
+    "507 TOO_MANY_PRODUCERS": Error(
+        "The stream remembers 10,000 producers, none of which has been idle for an hour."
+    ),
     "403 TOO_MANY_STREAMS": Error("The bucket has as many streams as its limits allow."),
     "404 LIMITS_NOT_FOUND": Error("No limits are set for this name."),
     "409 TOO_MANY_LIMITS": Error("10,000 buckets and identities have limits."),
@@ -175,6 +181,8 @@ ERRORS: dict[str, Error] = {
 
 # Of all that the audit trail records before it happens.
 ACTS = ("503 AUDIT_UNAVAILABLE",)
+# Of a node that is not a member of its cluster.
+OUTSIDE = ("503 NODE_REMOVED", "503 NODE_DATA_LOST", "503 NODE_NOT_ADDED")
 # What web pages get from the administration of a node.
 GUARDED_POST = ("415 UNSUPPORTED_MEDIA_TYPE",)
 # Errors of methods that are not in the document.

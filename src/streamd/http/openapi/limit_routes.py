@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from streamd.http.openapi.elements import Operation, Path, Reply, json_content, ref
+from streamd.http.openapi.errors import OUTSIDE
 
-_ASKED = ("503 UNAVAILABLE",)
+_ASKED = ("503 UNAVAILABLE", *OUTSIDE)
 _NOT_FOUND = ("404 LIMITS_NOT_FOUND",)
 _LIMITS = json_content(ref("schemas", "LimitsBody"))
 

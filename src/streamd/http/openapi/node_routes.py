@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from streamd.http.admin_guard import PUBLIC_PATHS
 from streamd.http.openapi.elements import Json, Operation, Path, Reply, json_content, ref
+from streamd.http.openapi.errors import OUTSIDE
 
 _ALIVE = json_content(ref("schemas", "Alive"))
 _OBJECT = json_content({"type": "object"})
@@ -58,6 +59,7 @@ def _admin_command(
             *errors,
             "503 UNAVAILABLE",
             "503 OUTCOME_UNKNOWN",
+            *OUTSIDE,
         ),
         body=body,
         description="Any node takes the request, and forwards it if only the leader can do it.",

@@ -100,7 +100,12 @@ _STATUS = _closed(
         "learners": _IDS,
         "streams": _COUNT,
     },
-    optional={"members": {"type": "array", "items": _MEMBER}, "disk": _DISK},
+    optional={
+        "membership": {"enum": ["member", "removed", "data lost", "waiting"]},
+        "advice": {"type": ["string", "null"]},
+        "members": {"type": "array", "items": _MEMBER},
+        "disk": _DISK,
+    },
 )
 
 _OTHERS: Json = {

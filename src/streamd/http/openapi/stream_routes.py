@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from streamd.http.openapi.elements import Json, Operation, Path, Reply, json_content, ref
+from streamd.http.openapi.errors import OUTSIDE
 from streamd.http.openapi.parameters import FRAMES, PRODUCER
 
-SERVER = ("503 UNAVAILABLE", "503 OUTCOME_UNKNOWN")
+SERVER = ("503 UNAVAILABLE", "503 OUTCOME_UNKNOWN", *OUTSIDE)
 COLD = ("500 COLD_DATA_DAMAGED", "503 COLD_UNAVAILABLE")
 IN_BUCKET = ("400 INVALID_BUCKET_ID", "400 INVALID_STREAM_ID")
 FOUND = ("404 STREAM_NOT_FOUND", "410 STREAM_GONE")
@@ -42,6 +43,7 @@ _APPEND_ERRORS = (
     "409 SEQUENCE_GAP",
     "507 QUOTA_EXCEEDED",
     "507 DISK_LOW",
+    "507 TOO_MANY_PRODUCERS",
     *FOUND,
     *_CONDITION,
     *SERVER,

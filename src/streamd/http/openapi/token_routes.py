@@ -4,9 +4,10 @@ token."""
 from __future__ import annotations
 
 from streamd.http.openapi.elements import Json, Operation, Path, Reply, json_content, ref
+from streamd.http.openapi.errors import OUTSIDE
 
-_ASKED = ("503 UNAVAILABLE",)
-_CHANGED = ("400 INVALID_REQUEST", "503 UNAVAILABLE", "503 OUTCOME_UNKNOWN")
+_ASKED = ("503 UNAVAILABLE", *OUTSIDE)
+_CHANGED = ("400 INVALID_REQUEST", "503 UNAVAILABLE", *OUTSIDE, "503 OUTCOME_UNKNOWN")
 _TOKEN = json_content(ref("schemas", "TokenBody"))
 _WITH_SECRET = json_content(ref("schemas", "NewTokenBody"))
 _NOT_FOUND = ("404 TOKEN_NOT_FOUND",)
