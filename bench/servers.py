@@ -63,7 +63,7 @@ class Streamd:
             raise ToolMissing("streamd is not installed beside this Python: pip install -e .")
 
     def version(self) -> str:
-        return f"streamd {metadata.version('streamd')}, {interpreter()}"
+        return f"streamd {metadata.version('durable-streamd')}, {interpreter()}"
 
     def command(self, port: int, data_dir: Path) -> Sequence[str]:
         return [

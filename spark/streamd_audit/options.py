@@ -111,7 +111,8 @@ def start(job: str, arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "streamd_audit":
             raise
-        return _not_run(f"{error.name} is not installed: pip install 'streamd[spark]'")
+        where = "pip install '.[spark]' in streamd's checkout"
+        return _not_run(f"{error.name} is not installed: {where}")
     except NotRun as error:
         return _not_run(str(error))
     except Exception as error:

@@ -60,4 +60,5 @@ def test_a_job_without_the_extra_says_how_to_install_it(missing: str, tmp_path: 
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
     told = run(["-c", script], tmp_path)
-    assert told == f"could not be run: {missing} is not installed: pip install 'streamd[spark]'\n"
+    cure = "pip install '.[spark]' in streamd's checkout"
+    assert told == f"could not be run: {missing} is not installed: {cure}\n"

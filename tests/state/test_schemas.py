@@ -210,7 +210,7 @@ def test_a_schema_extends_another() -> None:
 
 def test_json_schema_needs_its_extra_and_nothing_else_does(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
-    with pytest.raises(ImportError, match=r"pip install 'streamd\[jsonschema\]'"):
+    with pytest.raises(ImportError, match="pip install jsonschema-rs"):
         collection(USER_SCHEMA, type="user")
 
 

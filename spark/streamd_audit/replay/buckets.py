@@ -1,4 +1,4 @@
-"""One bucket: whether it exists, and how many streams it counts (docs/buckets.md).
+"""One bucket: whether it exists, and how many streams it counts (docs/buckets-design.md).
 
 Scopes are replayed as if every bucket existed, because clients make streams where buckets are. What
 was made and ended then shows when buckets existed, and commands that found none are replayed with

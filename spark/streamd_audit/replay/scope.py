@@ -336,7 +336,7 @@ class Scope:
             self._end(stream)
         return DONE
 
-    # -- snapshots (docs/snapshots-and-bootstrap.md) ----------------------------------------------
+    # -- snapshots (docs/snapshots-design.md) ------------------------------------------------------
 
     def _begin_upload(self, command: BeginUpload) -> str:
         stream = self._living(command.key)

@@ -35,5 +35,5 @@ Invariants:
 It must never let a client block the event loop (large bodies are split and compressed in threads),
 or let an exception of one request end another. An error of the storage ends the process.
 
-Read on in docs/front-door.md, docs/api.md, docs/buckets.md and docs/snapshots-and-bootstrap.md.
+Read on in docs/front-door.md, docs/api.md, docs/buckets-design.md and docs/snapshots-design.md.
 """

@@ -3,7 +3,7 @@
 It is what Standard Schema is in TypeScript: the State Protocol needs to know whether a value is
 valid and what it becomes, not which library says so. `schema_of` picks by what it is given:
 
-- a JSON Schema as a dict, with values as plain JSON (needs `streamd[jsonschema]`);
+- a JSON Schema as a dict, with values as plain JSON (needs the package `jsonschema-rs`);
 - a pydantic model or `TypeAdapter`, by its methods: pydantic is not imported here;
 - an object with the methods of `Schema`, such as one of the application;
 - any type that msgspec knows: Struct, dataclass, TypedDict, `dict[str, int]`, `Any`, …
@@ -95,7 +95,7 @@ class _JsonSchema:
         try:
             import jsonschema_rs
         except ImportError as error:
-            raise ImportError("JSON Schema needs: pip install 'streamd[jsonschema]'") from error
+            raise ImportError("JSON Schema needs: pip install jsonschema-rs") from error
         self._validator = jsonschema_rs.validator_for(schema)
 
     def validate(self, value: Any) -> Any:

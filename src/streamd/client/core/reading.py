@@ -39,9 +39,9 @@ class Incarnation:
     """Which stream of its name is read: one that was created again, or restored from a backup, may
     have other bytes at the same offsets.
 
-    An ETag begins with the number of the incarnation (docs/buckets.md); in other servers' answers,
-    and in those of earlier releases, server-sent events have none. Where offsets go back there
-    is another stream, too.
+    An ETag begins with the number of the incarnation (docs/buckets-design.md); in other servers'
+    answers, and in those of earlier releases, server-sent events have none. Where offsets go back
+    there is another stream, too.
     """
 
     def __init__(self, session: Session) -> None:
