@@ -84,6 +84,9 @@ class AsyncClient:
         self._headers = headers
         self._driver = AsyncDriver(settings(nodes, timeout_s, verify, cert), self._credentials)
 
+    def __reduce__(self) -> str:
+        raise TypeError("a client cannot be pickled: make one in each process")
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({[shown(url) for url in self._session.urls]})"
 
@@ -223,7 +226,10 @@ class AsyncStream:
         close: bool = False,
         once: Once | None = None,
     ) -> Appended:
-        """Append each value as a message of a JSON stream, all in one request, as `append` does."""
+        """Append each value as a message of a JSON stream, all in one request, as `append` does.
+
+        Raises `TypeError` and `ValueError` for bytes, sets and NaN, which JSON does not have.
+        """
         return await self._driver.run(self._flows.append_json(values, if_match, seq, close, once))
 
     async def append_many(

@@ -40,9 +40,9 @@ class StreamName(NamedTuple):
         return self.path if not self.path.startswith(V1) else f"/{bucket}/{stream}"
 
     @property
-    def takes_batches(self) -> bool:
-        """Whether the bucketed surface, which has batches, takes the name: it is stricter than the
-        protocol (extensions section 1.1)."""
+    def is_in_bucket(self) -> bool:
+        """Whether the bucketed surface, which has batches and snapshots, takes the name: it is
+        stricter than the protocol (extensions section 1.1)."""
         try:
             bucket, _, stream = self.bucketed_path()[1:].partition("/")
         except BadName:

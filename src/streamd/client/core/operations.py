@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from streamd.client.core.plain import check_messages
 from streamd.client.core.retrying import Backoff, Session, ask, unexpected
 from streamd.client.core.steps import Answer, Emit, Flow, Request
 from streamd.client.errors import (
@@ -182,7 +183,8 @@ def listing(session: Session, path: str, prefix: str, after: str | None) -> Flow
 
 
 def json_body(values: Sequence[object]) -> bytes:
-    """An array of values as the body of an append. Raises `TypeError`."""
+    """An array of values as the body of an append. Raises `TypeError`, `ValueError`."""
+    check_messages(values)
     return msgspec.json.encode(values)
 
 

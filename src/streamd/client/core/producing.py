@@ -19,6 +19,7 @@ from uuid import uuid4
 import msgspec
 
 from streamd.client.core.operations import MAX_FRAMES, appended, frames, write_headers
+from streamd.client.core.plain import check_messages
 from streamd.client.core.retrying import Backoff, ask, unexpected
 from streamd.client.core.steps import Call, Flow, Request
 from streamd.client.core.streams import Data, StreamFlows, as_bytes
@@ -126,7 +127,7 @@ class ProducerFlows:
         self._headers[PRODUCER_ID] = self.producer_id
         self._path = self._batch_path = self.stream.name.path
         self._max_records = _MAX_MESSAGES if self._is_json else 1
-        if not self._is_json and self.stream.name.takes_batches:
+        if not self._is_json and self.stream.name.is_in_bucket:
             self._batch_path = f"{self.stream.name.bucketed_path()}/append-batch"
             self._max_records = MAX_FRAMES
         yield from self._claim(0)
@@ -155,6 +156,8 @@ class ProducerFlows:
 
     def add_json(self, values: Iterable[Any], close: bool, now: float) -> bool:
         """Accept values as messages, which stay together."""
+        values = list(values)
+        check_messages(values)
         messages = list(map(msgspec.json.encode, values))
         if not messages:
             raise ValueError("an append has at least one message")

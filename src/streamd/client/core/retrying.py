@@ -19,6 +19,7 @@ from streamd.client.errors import (
     foreign_refusal,
     refusal,
 )
+from streamd.client.names import V1
 from streamd.headers import LOCATION, RETRY_AFTER
 from streamd.redaction import shown
 
@@ -69,7 +70,8 @@ class Session:
     ) -> None:
         if not urls:
             raise ValueError("name the URL of a node")
-        self.urls = [url.rstrip("/") for url in urls]
+        # Other clients of the protocol are given the URL below which the streams are.
+        self.urls = [url.rstrip("/").removesuffix(V1.rstrip("/")) for url in urls]
         self._origins = {_origin(url) for url in urls}
         self._at = 0
         self.met = retry_for_s is not None

@@ -17,7 +17,7 @@ from streamd.client import (
     StreamdError,
 )
 from streamd.client.connecting import MAX_ANSWER_BYTES
-from streamd.client.names import parse_name
+from streamd.client.names import BadName, parse_name
 from streamd.state.consumer import Plan
 from streamd.state.db.snapshots import (
     ForeignSnapshot,
@@ -130,7 +130,10 @@ class Compactor:
     ) -> None:
         if every_events < 1:
             raise ValueError("compact_every_events is at least 1")
-        parse_name(stream.name).bucketed_path()  # Only streams in buckets have snapshots.
+        name = parse_name(stream.name)
+        name.bucketed_path()  # Only streams in buckets have snapshots.
+        if not name.is_in_bucket:
+            raise BadName(f"{stream.name} has no snapshots: no bucket has such a name")
         self._stream = stream
         self._every_events = every_events
         self._draw = draw
