@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.running import Shell, heard
+from tests.support.server_process import ServerProcess
 from tests.support.wire import checked_client
 
 
@@ -42,6 +43,32 @@ def test_a_listing_may_show_metadata(streamd: Shell) -> None:
     [line] = streamd("list", "-l", "told").splitlines()
     assert line.split()[:2] == [b"closed", b"4"]
     assert line.endswith(b"application/json          told/one")
+
+
+def test_buckets_are_listed_and_so_are_streams_without_one(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        streamd = Shell(server.url)
+        assert streamd("list") == b""
+        for name in ("chat", "demo/one", "demo/two", "ab/x"):
+            streamd("create", name)
+        assert streamd("list").split() == [b"_default", b"ab", b"demo"]
+        assert streamd("list", "--prefix", "d") == b"demo\n"
+        told = [json.loads(line) for line in streamd("list", "--json").splitlines()]
+        assert [(one["bucket_id"], one["streams"]) for one in told][-1] == ("demo", 2)
+        assert streamd("list", "-l").splitlines()[-1].split()[0::3] == [b"2", b"demo"]
+        for bucket in ("_default", "ab"):
+            for name in streamd("list", bucket).decode().splitlines():
+                streamd("head", name)
+        assert streamd("list", "_default") == b"chat\n"
+
+
+def test_a_listing_of_buckets_requests_every_page(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        names = sorted(f"bucket-{number}" for number in range(1234))
+        with checked_client(base_url=server.url) as client:
+            for name in names:
+                client.put(f"/{name}").raise_for_status()
+        assert Shell(server.url)("list").decode().splitlines() == names
 
 
 def test_a_bucket_is_created_and_deleted_when_it_is_empty(streamd: Shell) -> None:

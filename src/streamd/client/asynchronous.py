@@ -117,6 +117,10 @@ class AsyncClient:
         """The bucket with a name. Asks nothing. Raises `BadName`."""
         return AsyncBucket(self._driver, self._session, name)
 
+    def buckets(self, *, prefix: str = "", after: str | None = None) -> AsyncIteration[BucketInfo]:
+        """Iterate over the buckets that the token may list, by name, as `AsyncBucket.streams`."""
+        return self._driver.iterate(operations.buckets(self._session, prefix, after))
+
     async def request(
         self,
         method: str,

@@ -115,6 +115,10 @@ class Client:
         """The bucket with a name. Asks nothing. Raises `BadName`."""
         return Bucket(self._driver, self._session, name)
 
+    def buckets(self, *, prefix: str = "", after: str | None = None) -> Iteration[BucketInfo]:
+        """Iterate over the buckets that the token may list, by name, as `Bucket.streams` does."""
+        return self._driver.iterate(operations.buckets(self._session, prefix, after))
+
     def request(
         self,
         method: str,

@@ -9,12 +9,14 @@ from typing import Any
 import click
 import msgspec
 
-from streamd.client import Appended, Client, ListedStream, StreamInfo, StreamNotFound
+from streamd.client import Appended, BucketInfo, Client, ListedStream, StreamInfo, StreamNotFound
 from streamd.commands.messages import json_object
 from streamd.commands.options import json_option, talks_to_server, type_option
 from streamd.commands.terminal import exit_on_failure, flush, say, write
 
 _DEFAULT_TYPE = "text/plain"
+# Of streams whose names have no bucket.
+_DEFAULT_BUCKET = "_default"
 # In the order in which they are shown.
 _FACTS = (
     "content_type",
@@ -166,22 +168,41 @@ def _facts(found: StreamInfo | Appended) -> dict[str, Any]:
 
 
 @click.command("list")
-@click.argument("bucket")
-@click.option("--prefix", default="", help="Only streams whose ids begin with this.")
+@click.argument("bucket", required=False)
+@click.option("--prefix", default="", help="Only streams, or buckets, whose names begin with this.")
 @click.option("-l", "--long", "long", is_flag=True, help="Status, size, last write and type too.")
 @json_option
 @talks_to_server
-def list_streams(client: Client, bucket: str, prefix: str, long: bool, as_json: bool) -> None:
-    """List the streams of BUCKET, in order, one a line."""
-    for stream in client.bucket(bucket).streams(prefix=prefix):
-        write(_listed(bucket.strip("/"), stream, long, as_json))
+def list_streams(
+    client: Client, bucket: str | None, prefix: str, long: bool, as_json: bool
+) -> None:
+    """List the streams of BUCKET, in order, one a line; without BUCKET the buckets.
+
+    Streams without a bucket, such as chat, are in the bucket _default.
+    """
+    if bucket is None:
+        for found in client.buckets(prefix=prefix):
+            write(_listed_bucket(found, long, as_json))
+    else:
+        for stream in client.bucket(bucket).streams(prefix=prefix):
+            write(_listed(bucket.strip("/"), stream, long, as_json))
     flush()
+
+
+def _listed_bucket(bucket: BucketInfo, long: bool, as_json: bool) -> bytes:
+    if as_json:
+        return json_object(msgspec.to_builtins(bucket))
+    name = bucket.bucket_id
+    if long:
+        created = datetime.fromtimestamp(bucket.created_at_ms / 1000, UTC)
+        name = f"{bucket.streams:>9}  {created:%Y-%m-%d %H:%M:%S}Z  {name}"
+    return name.encode() + b"\n"
 
 
 def _listed(bucket: str, stream: ListedStream, long: bool, as_json: bool) -> bytes:
     if as_json:
         return json_object(msgspec.to_builtins(stream))
-    name = f"{bucket}/{stream.stream_id}"
+    name = stream.stream_id if bucket == _DEFAULT_BUCKET else f"{bucket}/{stream.stream_id}"
     if long:
         written = datetime.fromtimestamp(stream.last_write_at_ms / 1000, UTC)
         name = (

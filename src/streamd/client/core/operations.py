@@ -160,23 +160,45 @@ def bucket(session: Session, path: str) -> Flow[BucketInfo]:
 
 
 class _Page(msgspec.Struct):
-    streams: list[ListedStream]
     has_more: bool
     next_cursor: str | None = None
 
 
+class _Streams(_Page, kw_only=True):
+    streams: list[ListedStream]
+
+
+class _Buckets(_Page, kw_only=True):
+    buckets: list[BucketInfo]
+
+
 def listing(session: Session, path: str, prefix: str, after: str | None) -> Flow[None]:
     """Emit the streams of a bucket in the order of their ids."""
+    return _paged(session, f"{path}/streams", prefix, after, _Streams)
+
+
+def buckets(session: Session, prefix: str, after: str | None) -> Flow[None]:
+    """Emit the buckets in the order of their names."""
+    return _paged(session, "/", prefix, after, _Buckets)
+
+
+def _paged(
+    session: Session,
+    path: str,
+    prefix: str,
+    after: str | None,
+    kind: type[_Streams] | type[_Buckets],
+) -> Flow[None]:
     params = {"limit": str(_PAGE)}
     if prefix:
         params["prefix"] = prefix
     while True:
         if after is not None:
             params["after"] = after
-        answer = yield from ask(session, Request("GET", f"{path}/streams", params))
-        page = answer.decoded(_Page)
-        for stream in page.streams:
-            yield Emit(stream)
+        answer = yield from ask(session, Request("GET", path, params))
+        page = answer.decoded(kind)
+        for one in page.streams if isinstance(page, _Streams) else page.buckets:
+            yield Emit(one)
         after = page.next_cursor
         if not page.has_more or after is None:
             return
