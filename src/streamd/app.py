@@ -133,10 +133,10 @@ class App:
         self._doors: dict[str, FrontDoor] = {}
         self._environment = environment or Environment()
         self.hub = hub or Hub(self._environment.clock_ms, config.server.max_live_readers)
-        self.peer_tls = None if config.cluster.name is None else _peer_tls(config.cluster)
+        self.peer_tls = None if config.cluster.name is None else peer_tls(config.cluster)
         self.cluster = self._cluster()
-        self.identity_provider = _identity_provider(config, self._environment.random)
-        self._listed = _listed_certificates(config)
+        self.identity_provider = identity_provider(config, self._environment.random)
+        self._listed = listed_certificates(config)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -348,7 +348,7 @@ class App:
             network=environment.network or TcpNetwork(config.cluster.listen, self.peer_tls),
             random=environment.random,
             run_blocking=environment.run_blocking,
-            credentials=_credentials(config.cluster),
+            credentials=peer_credentials(config.cluster),
             group_id=self.stores.group_id,
         )
 
@@ -385,8 +385,8 @@ def _check_nothing_is_cold(stores: Stores) -> None:
         )
 
 
-def _identity_provider(config: Config, random: Random) -> IdentityProvider | None:
-    """Raises `ConfigError`."""
+def identity_provider(config: Config, random: Random) -> IdentityProvider | None:
+    """The provider whose JWTs are accepted. Raises `ConfigError` for files that cannot be used."""
     if config.auth.jwt is None:
         return None
     # Imported here: cryptography and httpx would double the time of a start without them.
@@ -395,8 +395,8 @@ def _identity_provider(config: Config, random: Random) -> IdentityProvider | Non
     return IdentityProvider(config.auth.jwt, random)
 
 
-def _listed_certificates(config: Config) -> ListedCertificates | None:
-    """Raises `ConfigError`."""
+def listed_certificates(config: Config) -> ListedCertificates | None:
+    """The client certificates that have scopes. Raises `ConfigError`."""
     if not config.auth.certificates:
         return None
     # As above.
@@ -405,8 +405,8 @@ def _listed_certificates(config: Config) -> ListedCertificates | None:
     return listed_certificates(config.auth.certificates)
 
 
-def _peer_tls(cluster: ClusterConfig) -> TlsFiles[TlsContexts] | None:
-    """Raises `ConfigError`."""
+def peer_tls(cluster: ClusterConfig) -> TlsFiles[TlsContexts] | None:
+    """The TLS of peers, if it is configured. Raises `ConfigError`."""
     if cluster.tls_cert is None or cluster.tls_key is None or cluster.tls_ca is None:
         return None
     files = cluster.tls_cert, cluster.tls_key, cluster.tls_ca
@@ -416,7 +416,7 @@ def _peer_tls(cluster: ClusterConfig) -> TlsFiles[TlsContexts] | None:
         raise ConfigError(f"cluster.tls_cert, tls_key, tls_ca: {with_cure(error)}") from None
 
 
-def _credentials(cluster: ClusterConfig) -> Credentials:
+def peer_credentials(cluster: ClusterConfig) -> Credentials:
     """How the node proves its identity to peers, and what it demands of them. Raises
     `ConfigError`."""
     secret = None

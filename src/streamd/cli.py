@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from streamd import __version__
+from streamd.commands.node_options import Flags, node_options
 from streamd.exits import Failure, exit_on
 
 EXIT_STORAGE = 1
@@ -24,6 +25,7 @@ _ELSEWHERE = {
     "close": "streamd.commands.managing:close",
     "cluster": "streamd.commands.cluster:cluster",
     "cold": "streamd.commands.cold:cold",
+    "config": "streamd.commands.checking:config",
     "completion": "streamd.commands.completion:completion",
     "create": "streamd.commands.managing:create",
     "delete": "streamd.commands.managing:delete",
@@ -79,25 +81,8 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file.")
-@click.option("--node-id", type=int, help="This node's id, 1 or more. [default: 1]")
-@click.option("--listen", help="Where clients connect. [default: 127.0.0.1:4437]")
-@click.option("--advertise", help="The address at which others reach this node.")
-@click.option("--data-dir", help="The data directory. [default: ./data]")
-@click.option("--http", help="front-door (HTTP/1.1, fast) or hypercorn (HTTP/2 as well).")
-@click.option("--workers", type=int, help="Processes that serve the clients. [default: 1]")
-@click.option("--admin-listen", help="Where operators connect. [default: where clients do]")
-@click.option("--auth-mode", help="Whether clients need tokens: none or required.")
-@click.option("--log-level", help="debug, info, warning or error. [default: info]")
-@click.option("--log-format", help="console or json. [default: console]")
-def serve(
-    file: Path | None,
-    admin_listen: str | None,
-    auth_mode: str | None,
-    log_level: str | None,
-    log_format: str | None,
-    **flags: object,
-) -> None:
+@node_options
+def serve(file: Path | None, flags: Flags) -> None:
     """Serve streams until stopped.
 
     Flags override environment variables (STREAMD_SERVER_NODE_ID, …), which override the file.
@@ -114,17 +99,6 @@ def serve(
     from streamd.raft.core import RaftViolation
     from streamd.storage.errors import StorageError
 
-    given: dict[str, dict[str, object]] = {
-        "server": flags,
-        "auth": {"mode": auth_mode},
-        "admin": {"listen": admin_listen},
-        "log": {"level": log_level, "format": log_format},
-    }
-    sections = {
-        section: {key: value for key, value in values.items() if value is not None}
-        for section, values in given.items()
-    }
-
     def failure_of(error: BaseException) -> Failure | None:
         match error:
             case ConfigError():
@@ -136,7 +110,7 @@ def serve(
         return None
 
     with exit_on(failure_of):
-        config = load(file, os.environ, sections)
+        config = load(file, os.environ, flags)
         set_up_logging(config.log)
         share_one_heap()
         keep_private()

@@ -57,7 +57,8 @@ def test_each_command_has_a_section() -> None:
         for inner in (found.commands if isinstance(found, click.Group) else [""])
     }
     servers = (
-        "serve", "recover", "cluster", "cold", "backup", "restore", "token", "limits", "sign"
+        "serve", "recover", "cluster", "cold", "backup", "restore", "token", "limits", "sign",
+        "config",
     )  # fmt: skip
     server = {name for name in all_of_them if name.startswith(servers)}
     assert all_of_them - server == {*COMMANDS, "completion"}
