@@ -197,6 +197,29 @@ def test_another_log_under_the_same_floor_is_refused_in_a_cluster_too(tmp_path: 
             open_log(tmp_path / "other", alone=False)
 
 
+def test_replaced_entries_that_are_back_are_not_those_that_the_floor_names(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "live", alone=False)
+    fill(log, 10)
+    log.close()
+    log = open_log(tmp_path / "live", alone=False)
+    log.append([entry(index, term=2) for index in (5, 6, 7)], HardState(2, 1))
+    log.sync_floor()
+    image = copy_in_use(tmp_path / "live", tmp_path / "image")
+    log.close()
+    (file,) = (image / "log").glob("*.log")
+    content = bytearray(file.read_bytes())
+    content[-20] ^= 1
+    file.write_bytes(content)
+
+    log = open_log(image, alone=False)
+    assert read_all(log) == [entry(index) for index in range(1, 7)]
+    assert log.lost_below is not None
+    assert log.lost_below.index == 10
+    log.fit_to_state(6, 2)
+    assert (log.first_index, log.last_index, log.term(6)) == (7, 6, 2)
+    log.close()
+
+
 @pytest.mark.parametrize("step", ["copying", "between the renames"])
 def test_an_interrupted_salvage_is_repeated_or_completed(step: str, tmp_path: Path) -> None:
     image, file, written = damaged_image(tmp_path)

@@ -25,7 +25,7 @@ import structlog
 from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import Entry, HardState
 from streamd.storage import journal
-from streamd.storage.errors import RESTORE_HINT, LogCorrupt, StorageFailed
+from streamd.storage.errors import LogCorrupt
 from streamd.storage.fail_stop import corrupt, failed
 from streamd.storage.files import is_there, write_durably
 from streamd.storage.journal import Damaged, Journal, Mark, Record
@@ -67,8 +67,8 @@ class JournaledLog:
         """See `log_engine.open_engine`."""
         self.directory = directory
         self._file = directory / "journal"
-        if is_there(self._file) and not is_there(directory / "CURRENT"):
-            raise StorageFailed(f"{directory} has a journal but no CURRENT file. {RESTORE_HINT}")
+        if paranoid and is_there(self._file) and not is_there(directory / "CURRENT"):
+            raise corrupt(directory, "it has a journal but no CURRENT file")
         self._db = LevelDBLog(directory, group_id, paranoid=paranoid)
         try:
             # Up to where LevelDB has everything, in the row that it stored last.

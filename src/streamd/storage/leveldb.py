@@ -17,7 +17,10 @@ from streamd.storage.binding import plyvel
 from streamd.storage.errors import RESTORE_HINT, StorageFailed
 from streamd.storage.fail_stop import FailStop, corrupt, failed
 from streamd.storage.files import is_there, sync_directory
-from streamd.storage.tears import IsKey, cut_torn_tails
+from streamd.storage.tears import IsKey, cut_torn_tails, cut_unproved_batches
+
+# What LevelDB says of a table that is shorter than its own footer. No disk fails like that.
+_TOO_SHORT = ".ldb: Invalid argument"
 
 
 def open_database(
@@ -67,6 +70,17 @@ def open_database(
         raise StorageFailed(f"{directory} cannot be opened: {with_cure(error)}") from error
 
 
+def repair_database(directory: Path) -> None:
+    """Keep of a damaged database the rows that can be read, whatever lists its tables.
+
+    LevelDB replays its logs here without their checksums, so what they do not prove goes first.
+    Raises `LogCorrupt` or `StorageFailed`.
+    """
+    with LevelDBFailStop(directory).guarding():
+        cut_unproved_batches(directory)
+        plyvel.repair_db(str(directory), paranoid_checks=True)
+
+
 def _text(error: Exception) -> str:
     """An error's message; plyvel passes LevelDB's on as bytes."""
     return " ".join(
@@ -76,14 +90,14 @@ def _text(error: Exception) -> str:
 
 
 def _refuse_orphans(directory: Path) -> None:
-    """Raises `StorageFailed` for a database without its root.
+    """Raises `LogCorrupt` for a database without its root.
 
     LevelDB would take the directory for a new one, and delete the tables it finds there.
     """
     if is_there(directory / "CURRENT"):
         return
     if any(file.suffix in (".ldb", ".log") for file in directory.iterdir()):
-        raise StorageFailed(f"{directory} has data but no CURRENT file. {RESTORE_HINT}")
+        raise corrupt(directory, "it has data but no CURRENT file")
 
 
 @contextmanager
@@ -95,6 +109,8 @@ def translated(directory: Path) -> Iterator[None]:
         raise corrupt(directory, _text(error)) from error
     except plyvel.Error as error:
         text = _text(error)
+        if _TOO_SHORT in text:
+            raise corrupt(directory, text) from error
         raise failed(directory, text, number_in(text)) from error
 
 

@@ -65,13 +65,13 @@ class LevelDBLog:
     def hard_state(self) -> HardState:
         """The hard state last written; the default one without any."""
         with translated(self.directory):
-            raw = self._db.get(self._hard_state_key)
+            raw = self._db.get(self._hard_state_key, verify_checksums=True)
         return HardState() if raw is None else _HARD_STATE.decode(raw)
 
     def base(self) -> ChainPosition:
         """The last entry removed from the log's beginning; index 0 without any."""
         with translated(self.directory):
-            raw = self._db.get(self._base_key)
+            raw = self._db.get(self._base_key, verify_checksums=True)
         return ChainPosition() if raw is None else ChainPosition(*_BASE.unpack(raw))
 
     def mark(self) -> Mark | None:

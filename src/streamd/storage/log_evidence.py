@@ -63,6 +63,16 @@ class LogEvidence:
         """The last hard state noted, None for a log without one. Raises `LogCorrupt`."""
         return read_checked(self._vote_file, HardState)
 
+    def begin(self) -> None:
+        """Note, durably and before a new log has any file, that it knows of no term and no vote.
+
+        Without this note, damage to a log that was never voted with looks like the loss of a vote.
+        """
+        files = (self.floor_file, self._vote_file, self._lost_file)
+        if not any(is_there(file) for file in files):
+            self.floor_file.parent.mkdir(parents=True, exist_ok=True)
+            self.note_vote(HardState())
+
     def note_vote(self, hard_state: HardState) -> None:
         """Replace the hard state, durably."""
         write_checked(self._vote_file, hard_state)

@@ -15,6 +15,7 @@ from streamd.raft.messages import Entry, HardState
 from streamd.storage.entry_cache import EntryCache, fitting
 from streamd.storage.errors import RESTORE_HINT, LogBelowFloor, LogCorrupt, StateLagsLog
 from streamd.storage.fail_stop import FailStop
+from streamd.storage.files import is_there
 from streamd.storage.log_engine import OpenEngine, open_engine, proved
 from streamd.storage.salvage import LogFiles, finish_salvage, move_aside, salvage
 
@@ -63,6 +64,9 @@ class LogStore:
         """See `log_storage.open_log`."""
         files = LogFiles(directory, floor_file, open_engine)
         finish_salvage(files)
+        with FailStop(directory).guarding():
+            if not is_there(directory):
+                files.evidence.begin()
         try:
             return cls._open_whole(files, group_id, alone)
         except (LogCorrupt, LogBelowFloor) as damage:
@@ -301,7 +305,7 @@ class LogStore:
         """Take the newer of the two copies: damage to the log must not make it forget a vote or
         term."""
         stored, noted = self._engine.hard_state(), self._evidence.vote()
-        if noted is None and stored != HardState():
+        if noted is None:
             self._evidence.note_vote(stored)
         self.hard_state = stored if noted is None or stored.term > noted.term else noted
 

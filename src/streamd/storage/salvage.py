@@ -16,6 +16,7 @@ from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import Entry, HardState
 from streamd.storage.errors import LogCorrupt, StorageError, StorageFailed
 from streamd.storage.files import is_there, rename_durably, sync_directory
+from streamd.storage.leveldb import repair_database
 from streamd.storage.log_engine import MAX_INDEX, LogEngine, OpenEngine, open_engine, proved
 from streamd.storage.log_evidence import LogEvidence
 
@@ -65,9 +66,7 @@ def salvage(files: LogFiles, group_id: int, damage: StorageError) -> None:
             floor = evidence.floor()
         except LogCorrupt:
             floor = ChainPosition()
-        for leftover in (files.copy, files.kept):
-            shutil.rmtree(leftover, ignore_errors=True)
-        shutil.copytree(files.directory, files.copy, ignore=shutil.ignore_patterns("LOCK"))
+        shutil.rmtree(files.kept, ignore_errors=True)
         last, highest_index = _keep_proved(files, group_id, hard_state, floor, damage)
         shutil.rmtree(files.copy)
         evidence.note_lost(max(floor.index, highest_index, last.index), str(damage), last)
@@ -94,8 +93,8 @@ def _keep_proved(
 ) -> tuple[ChainPosition, int]:
     """Write the part that is kept. Returns its end, and the highest index ever seen."""
     try:
-        found = files.open_engine(files.copy, group_id, paranoid=False)
-    except StorageError:
+        found = _open_damaged(files, group_id)
+    except LogCorrupt:
         raise damage from None
     kept = files.open_engine(files.kept, group_id)
     try:
@@ -113,12 +112,31 @@ def _keep_proved(
     return last, highest_index
 
 
+def _open_damaged(files: LogFiles, group_id: int) -> LogEngine:
+    """A copy of the damaged log, from which all is read that can be. Raises `StorageError`."""
+    _copy_directory(files)
+    try:
+        return files.open_engine(files.copy, group_id, paranoid=False)
+    except StorageError:
+        _copy_directory(files)
+        repair_database(files.copy)
+        return files.open_engine(files.copy, group_id, paranoid=False)
+
+
+def _copy_directory(files: LogFiles) -> None:
+    shutil.rmtree(files.copy, ignore_errors=True)
+    shutil.copytree(files.directory, files.copy, ignore=shutil.ignore_patterns("LOCK"))
+
+
 def _copy(
     found: LogEngine, kept: LogEngine, group_id: int, hard_state: HardState, floor: ChainPosition
 ) -> ChainPosition | None:
     """Copy entries as long as each proves to be the one that was written after the last.
 
-    None if they belong to another log than the one that the floor was written for.
+    Where the floor names an entry of another term, the newer entries were lost, and older ones that
+    they had replaced are back: those before it may stay, as a leader compares and replaces them.
+    None if they belong to another log than the one that the floor was written for: within a log,
+    entries with the same index and term are the same (thesis 3.5).
     """
     last = ChainPosition()
     with suppress(LogCorrupt):
@@ -130,7 +148,9 @@ def _copy(
     with suppress(LogCorrupt):
         for entry, position in proved(found, group_id, last):
             if position.index == floor.index and position != floor:
-                return None
+                if position.term == floor.term:
+                    return None
+                break
             batch.append((entry, position))
             last = position
             size += len(entry.payload)

@@ -74,6 +74,28 @@ def cut_torn_tails(directory: Path, is_key: IsKey | None) -> None:
     _cut(directory, cuts)
 
 
+def cut_unproved_batches(directory: Path) -> None:
+    """Cut each of LevelDB's logs at the first record that its checksum does not prove.
+
+    For a copy that is to be repaired. Raises `OSError`.
+    """
+    for file in _logs(directory, 0):
+        content = file.read_bytes()
+        size, _ = _whole_size(content, _AnyBatches())
+        if size < len(content):
+            cut_durably(file, size)
+
+
+class _AnyBatches:
+    """Batches that only their checksums prove."""
+
+    def take(self, record: bytes) -> bool:
+        return len(record) >= _BATCH_HEAD.size
+
+    def is_later(self, beginning: bytes, distance: int) -> bool:
+        return False
+
+
 class Edits:
     """The manifest's records. Each says which file number and which sequence number come next.
 
