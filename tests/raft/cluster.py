@@ -118,9 +118,9 @@ class SimulatedNode:
         self.stored = RaftSnapshot(applied, term, configuration, 0)
         self.start()
 
-    def lose_entries(self, after: int) -> None:
-        """The disk forgets the log's end; a separate note says how far the log went."""
-        self.lost_below = max(self.lost_below, self.disk.last_index)
+    def lose_entries(self, after: int, noted: int) -> None:
+        """The disk forgets the log's end; a separate note says how far the log went at least."""
+        self.lost_below = max(self.lost_below, noted)
         self.disk.lose_from(after + 1)
 
     def start(self) -> None:

@@ -289,7 +289,8 @@ class Simulation:
             self._crash(node)
 
     def lose_entries(self) -> None:
-        """A disk comes back without the end of its log, and the node knows. Only while all
+        """A disk comes back without the end of its log, and the node knows, if only about. Only
+        while all
         others could elect a leader without it: nothing helps a group that lost its majority."""
         cores = [node.core for node in self.nodes.values()]
         enough = all(
@@ -301,7 +302,9 @@ class Simulation:
         node = self._any_node()
         if enough and node.stored.index < node.disk.last_index:
             self.counted["entries lost"] += 1
-            node.lose_entries(self.random.randrange(node.stored.index, node.disk.last_index))
+            after = self.random.randrange(node.stored.index, node.disk.last_index)
+            noted = self.random.randint(after + 1, node.disk.last_index)
+            node.lose_entries(after, noted)
             self._crash(node)
 
     def change_links(self) -> None:

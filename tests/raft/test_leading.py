@@ -9,6 +9,7 @@ import pytest
 
 from streamd.raft.core import Role, Settings
 from streamd.raft.messages import (
+    NO_LIFE,
     AppendAccepted,
     AppendRejected,
     AppendRequest,
@@ -34,6 +35,19 @@ def leader_of_three(**limits: int) -> SimulatedNode:
     assert (core.role, core.last_index, core.commit_index) == (Role.LEADER, 2, 0)
     node.outbox.clear()
     return node
+
+
+def test_a_leader_repeats_what_a_follower_calls_its_life() -> None:
+    leader = leader_of_three()
+    for life in (NO_LIFE, 77, 78):
+        leader.core.step(HeartbeatReply(2, 1, leader.core.term, life=life))
+        sent: list[Heartbeat] = []
+        while not sent:
+            leader.core.tick()
+            settle(leader)
+            sent = [each for each in leader.outbox if isinstance(each, Heartbeat)]
+        assert {heartbeat.to: heartbeat.life for heartbeat in sent} == {2: life, 3: NO_LIFE}
+        leader.outbox.clear()
 
 
 @pytest.mark.parametrize("sender", [1, 9], ids=["the leader itself", "a stranger"])

@@ -30,7 +30,7 @@ MESSAGES: list[Message] = [
     AppendAccepted(2, 1, 3, 10),
     AppendRejected(2, 1, 3, 9, 4, 1, True),
     Heartbeat(1, 2, 3, 8, 77),
-    HeartbeatReply(2, 1, 3, 77),
+    HeartbeatReply(2, 1, 3, 77, 5),
     TimeoutNow(1, 2, 3),
     ReadRequest(2, 1, 3, 1 << 62, 7),
     ReadReply(1, 2, 3, 1 << 62, 7, 99),
@@ -49,8 +49,8 @@ def test_a_field_that_an_older_node_does_not_send_has_its_default() -> None:
 
 
 def test_a_field_that_only_a_newer_node_knows_is_ignored() -> None:
-    newer = msgspec.msgpack.encode([7, 2, 1, 3, 77, "new"])
-    assert msgspec.msgpack.decode(newer, type=Message) == HeartbeatReply(2, 1, 3, 77)
+    newer = msgspec.msgpack.encode([7, 2, 1, 3, 77, 5, "new"])
+    assert msgspec.msgpack.decode(newer, type=Message) == HeartbeatReply(2, 1, 3, 77, 5)
 
 
 def test_a_configuration_without_an_address_field_has_no_addresses() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from streamd.raft.core import Core, PeerStatus, RaftViolation, Role, Settings
 from streamd.raft.messages import (
+    NO_LIFE,
     AppendAccepted,
     AppendRequest,
     CommitNotice,
@@ -171,6 +172,20 @@ def test_the_leaders_log_decides_when_a_node_may_vote_again() -> None:
     node.core.step(Heartbeat(2, 1, 2, 3, last_index=4))
     assert not node.core.may_vote, "entry 4 might not be committed by this leader"
     node.core.step(Heartbeat(2, 1, 2, 4, last_index=4))
+    assert node.core.may_vote
+
+
+def test_a_heartbeat_from_before_the_loss_does_not_say_how_long_the_leaders_log_is() -> None:
+    node = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1), lost_below=2)
+    node.core.step(append(2, 1))
+    settle(node)
+    for earlier in (NO_LIFE, 7):
+        node.core.step(Heartbeat(2, 1, 2, 2, last_index=2, life=earlier))
+        assert not node.core.may_vote
+    settle(node)
+    life = node.core._state.vote_eligibility.life
+    assert [reply.life for reply in node.outbox if isinstance(reply, HeartbeatReply)] == [life] * 2
+    node.core.step(Heartbeat(2, 1, 2, 2, last_index=2, life=life))
     assert node.core.may_vote
 
 

@@ -93,7 +93,7 @@ class Core:
             stored_hard_state(hard_state, self._log, applied_index),
             self._log,
             stored_configurations(log, applied_index, configuration),
-            VoteEligibility(may_vote, trusted_from_index),
+            VoteEligibility(may_vote, trusted_from_index, random),
         )
         self._applied_index = applied_index
         self._handed_hard_state = hard_state

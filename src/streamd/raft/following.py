@@ -80,7 +80,7 @@ def follow_heartbeat(state: State, heartbeat: Heartbeat) -> None:
     """Raises `RaftViolation` when the log lost entries that this node has confirmed. If the node
     knows of the loss, it tells the leader instead."""
     log = state.log
-    state.vote_eligibility.heard_leader(heartbeat.last_index)
+    state.vote_eligibility.heard_leader(heartbeat.last_index, heartbeat.life)
     state.lag.heard(heartbeat.last_index)
     if state.restoring is None:
         if heartbeat.commit_index > log.last_index and not state.vote_eligibility.may_vote:
@@ -89,7 +89,13 @@ def follow_heartbeat(state: State, heartbeat: Heartbeat) -> None:
             log.commit_to(heartbeat.commit_index)
             state.vote_eligibility.heard_commit(heartbeat.commit_index, log)
     state.messages.append(
-        HeartbeatReply(state.node_id, heartbeat.sender, state.term, heartbeat.round)
+        HeartbeatReply(
+            state.node_id,
+            heartbeat.sender,
+            state.term,
+            heartbeat.round,
+            state.vote_eligibility.life,
+        )
     )
 
 

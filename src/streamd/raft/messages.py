@@ -127,16 +127,21 @@ class AppendRejected(PeerMessage, frozen=True, tag=5):
     lost_entries: bool = False
 
 
+NO_LIFE = 1
+
+
 class Heartbeat(PeerMessage, frozen=True, tag=6):
     """The leader is alive. `commit_index` never exceeds what the receiver is known to hold.
 
     `round` numbers the leader's read rounds; the reply repeats it. `last_index` is the end of the
-    leader's log, so that a follower knows how far it lags.
+    leader's log, so that a follower knows how far it lags. `life` is that of the receiver's last
+    reply, `NO_LIFE` before one came; 0 is from a leader of a release that does not repeat it.
     """
 
     commit_index: Number
     round: Number = 0
     last_index: Number = 0
+    life: Number = 0
 
 
 class CommitNotice(PeerMessage, frozen=True, tag=11):
@@ -150,9 +155,14 @@ class CommitNotice(PeerMessage, frozen=True, tag=11):
 
 
 class HeartbeatReply(PeerMessage, frozen=True, tag=7):
-    """Sent at once, not after a disk write: it says only which term the sender is in."""
+    """Sent at once, not after a disk write: it says only which term the sender is in.
+
+    `life` is a number of the sender's process if its log has lost entries: a heartbeat that repeats
+    it was sent after the loss.
+    """
 
     round: Number = 0
+    life: Number = NO_LIFE
 
 
 class TimeoutNow(PeerMessage, frozen=True, tag=8):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from enum import StrEnum
 
+from streamd.raft.messages import NO_LIFE
+
 
 class Flow(StrEnum):
     """How a leader sends to a follower: one append at a time, pipelined, or a snapshot."""
@@ -30,6 +32,7 @@ class Progress:
         "_max_in_flight_bytes",
         "answered_round",
         "flow",
+        "life",
         "match_index",
         "next_index",
         "probe_unanswered",
@@ -45,6 +48,8 @@ class Progress:
         # A new follower has one election timeout to answer before it counts as gone.
         self.ticks_since_heard = 0
         self.answered_round = 0
+        # What the follower last called its process.
+        self.life = NO_LIFE
         # The commit index that the follower will have heard of if nothing is lost.
         self.told_commit_index = 0
         # The last index and the size of every unanswered request.

@@ -85,7 +85,13 @@ class Replication:
             commit_index = min(log.commit_index, progress.match_index)
             state.messages.append(
                 Heartbeat(
-                    state.node_id, member, state.term, commit_index, round_number, log.last_index
+                    state.node_id,
+                    member,
+                    state.term,
+                    commit_index,
+                    round_number,
+                    log.last_index,
+                    progress.life,
                 )
             )
         for member, departure in list(self._departures.items()):
@@ -200,6 +206,7 @@ class Replication:
         progress = self.progress[reply.sender]
         progress.ticks_since_heard = 0
         progress.answered_round = max(progress.answered_round, reply.round)
+        progress.life = reply.life
         if progress.match_index >= self._state.log.last_index:
             return
         progress.probe_unanswered = False

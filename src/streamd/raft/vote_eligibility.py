@@ -9,26 +9,34 @@ lost.
 Its own notes tell only roughly how much it lost: the floor may be a second old. But every later
 leader has what the node confirmed, and so has the leader to which it confirmed it. So the node must
 also reach the end of a leader's log as of a moment after the loss. The leader's commit index would
-not do: the leader may still count a lost confirmation for a later entry.
+not do: the leader may still count a lost confirmation for a later entry. And a heartbeat may have
+been on its way since before the loss, so it counts only if it repeats the number (`life`) that this
+process gave itself.
 """
 
 from __future__ import annotations
 
+from random import Random
+
 from streamd.raft.log import Log
+from streamd.raft.messages import NO_LIFE
 
 
 class VoteEligibility:
     """`trusted_from_index` is the end of the log when it was last known to be whole."""
 
-    def __init__(self, may_vote: bool, trusted_from_index: int) -> None:
+    def __init__(self, may_vote: bool, trusted_from_index: int, random: Random) -> None:
         self.may_vote = may_vote
+        self.life = NO_LIFE if may_vote else random.randrange(NO_LIFE + 1, 2**32)
         self._trusted_from_index = trusted_from_index
         # None until a leader has told; that of a later leader may be shorter.
         self._leader_last_index: int | None = None
 
-    def heard_leader(self, last_index: int) -> None:
-        """A leader's log reaches `last_index`."""
-        self._leader_last_index = last_index
+    def heard_leader(self, last_index: int, life: int) -> None:
+        """A leader's log reached `last_index` when it sent this, and it knew of that life."""
+        # Leaders of earlier releases know of none, and say 0.
+        if life in (self.life, 0):
+            self._leader_last_index = last_index
 
     def heard_commit(self, commit_index: int, log: Log) -> None:
         """A leader has committed up to `commit_index`; the part that this node holds counts."""
