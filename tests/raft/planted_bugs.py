@@ -415,7 +415,7 @@ def raft_snapshot_names_an_uncommitted_configuration(patch: pytest.MonkeyPatch) 
 @bug
 def node_without_its_entries_votes(patch: pytest.MonkeyPatch) -> None:
     real = VoteEligibility.__init__
-    patch.setattr(VoteEligibility, "__init__", lambda self, _, index: real(self, True, index))
+    patch.setattr(VoteEligibility, "__init__", lambda self, _, *given: real(self, True, *given))
 
 
 @bug
