@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ from streamd.backup.base import Choice, RestoreRefused, check_not_seconds, told_
 from streamd.backup.clusters import choose_cluster, known_clusters
 from streamd.backup.inventory import ClusterStatus, Verified, look, verify
 from streamd.backup.restore import Restored, restore
+from streamd.backup.saving import UNFINISHED
 from streamd.blocking import in_thread
 from streamd.config import Config, ConfigError, load
 from streamd.exits import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, Failure, exit_on
@@ -44,6 +46,8 @@ from streamd.tiering.fence import fences_of, remove_fence
 # The last millisecond that log time can be.
 _MAX_MS = 2**63 - 1
 _S3 = re.compile(r"s3://(?P<bucket>[^/]+)(/(?P<prefix>.*))?")
+
+_ELSEWHERE = {"forget": "streamd.commands.forgetting", "save": "streamd.commands.saving"}
 
 T = TypeVar("T")
 
@@ -88,13 +92,19 @@ def _place(given: str | None) -> dict[str, object]:
     return {"backend": "s3", "s3_bucket": match["bucket"], "s3_prefix": match["prefix"] or ""}
 
 
-def _configured(file: Path | None, given: str | None, server: dict[str, object]) -> Config:
-    """The configuration for a place in a store. Raises `ConfigError`."""
+def configured(file: Path | None, given: str | None, server: dict[str, object]) -> Config:
+    """The configuration for a place in a store. Raises `ConfigError`,
+    and `RestoreRefused` for a directory that holds no whole backup."""
     config = load(file, os.environ, {"cold": _place(given), "server": server})
     # Standard output has the answer; of the log only warnings and errors are shown.
     set_up_logging(replace(config.log, level="warning"))
     if config.cold.backend == "none":
         raise ConfigError("name the store: --from, or [cold] in the configuration")
+    if config.cold.fs_path is not None and (Path(config.cold.fs_path) / UNFINISHED).exists():
+        raise RestoreRefused(
+            f"{config.cold.fs_path} is what an interrupted `streamd backup save` has left: it is "
+            "no backup. Save again, into the same directory or another"
+        )
     return config
 
 
@@ -125,10 +135,10 @@ def failure_of(error: BaseException) -> Failure | None:
     return None
 
 
-_from_option = click.option(
+from_option = click.option(
     "--from", "place", metavar="PLACE", help="s3://bucket/prefix or fs:path, in place of [cold]."
 )
-_config_option = click.option(
+config_option = click.option(
     "--config", "file", type=click.Path(path_type=Path), help="A TOML file."
 )
 
@@ -138,16 +148,30 @@ def _store_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--json", "as_json", is_flag=True, help="As JSON, for machines."),
         click.option("--cluster", "cluster_id", metavar="ID", help="Only this cluster."),
-        _config_option,
-        _from_option,
+        config_option,
+        from_option,
     ):
         command = option(command)
     return command
 
 
-@click.group()
+class _Backup(click.Group):
+    """Commands in modules of their own, which use this one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        command = getattr(import_module(_ELSEWHERE[cmd_name]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_Backup)
 def backup() -> None:
-    """Show and verify what a cold store can restore. Asks no node."""
+    """Show and verify what a cold store can restore, or save a backup without one."""
 
 
 @backup.command()
@@ -170,7 +194,7 @@ def status(file: Path | None, place: str | None, cluster_id: str | None, as_json
         return found
 
     with exit_on(failure_of):
-        found = use_store(_configured(file, place, {}), work)
+        found = use_store(configured(file, place, {}), work)
     for failure in failed:
         print(f"streamd: {failure}", file=sys.stderr)
     if as_json:
@@ -200,7 +224,7 @@ def verify_command(
             ]
 
     with exit_on(failure_of):
-        found = use_store(_configured(file, place, {}), work)
+        found = use_store(configured(file, place, {}), work)
     if as_json:
         print(json.dumps(msgspec.to_builtins(found), indent=2))
     else:
@@ -211,7 +235,7 @@ def verify_command(
 
 
 @click.command("restore")
-@_from_option
+@from_option
 @click.option("--cluster", "cluster_id", metavar="ID", help="The cluster, if there are several.")
 @click.option("--at", "at", metavar="TIME", help="Log time, 2026-01-31T12:00:00Z or ms of epoch.")
 @click.option("--index", type=int, metavar="N", help="The state as of log entry N.")
@@ -264,7 +288,7 @@ def restore_command(
             )
 
     with exit_on(failure_of):
-        config = _configured(file, place, server)
+        config = configured(file, place, server)
         done = use_store(config, work)
     if as_json:
         print(json.dumps(msgspec.to_builtins(done), indent=2))
@@ -291,8 +315,8 @@ def _confirm_fence(cluster_id: str, given: str | None) -> None:
 
 
 @backup.command()
-@_from_option
-@_config_option
+@from_option
+@config_option
 @click.option("--cluster", "cluster_id", metavar="ID", required=True, help="The fenced cluster.")
 @click.option(
     "--restored", metavar="ID", required=True, help="The cluster restored from it, to be abandoned."
@@ -312,7 +336,7 @@ def unfence(place: str | None, file: Path | None, cluster_id: str, restored: str
         return bool(await cold.page(cluster_folder(restored), limit=1))
 
     with exit_on(failure_of):
-        has_folder = use_store(_configured(file, place, {}), work)
+        has_folder = use_store(configured(file, place, {}), work)
     print(f"Cluster {cluster_id} is no longer fenced off.")
     if has_folder:
         print(

@@ -130,6 +130,10 @@ OPERATIONS: Mapping[tuple[str, str], tuple[Need, ...] | None] = {
         for kinds in ("buckets", "identities")
         for method in ("GET", "PUT", "DELETE")
     },
+    # A backup has all streams and the hashes of all tokens.
+    ("/cluster/backup", "POST"): _ADMIN,
+    ("/cluster/backup/<backup>", "DELETE"): _ADMIN,
+    ("/cluster/backup/<backup>/<number>", "GET"): _ADMIN,
     ("/auth/tokens", "GET"): _ADMIN,
     ("/auth/tokens", "POST"): _ADMIN,
     ("/auth/tokens/<token>", "GET"): _ADMIN,

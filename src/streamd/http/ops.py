@@ -21,7 +21,7 @@ from streamd.cluster.administration import (
     Transfer,
 )
 from streamd.config import split_address
-from streamd.http import debug_routes, limit_routes, token_routes
+from streamd.http import backup_routes, debug_routes, limit_routes, token_routes
 from streamd.http.answers import Answer, answering, error_answer
 from streamd.http.fields import BadRequest, parse_query
 from streamd.http.openapi import document
@@ -55,6 +55,7 @@ def create_ops_app(
     token_routes.add(app, node, random)
     debug_routes.add(app, held)
     limit_routes.add(app, node)
+    backup_routes.add(app, node)
 
     @app.get("/metrics")
     async def exposition() -> Response:

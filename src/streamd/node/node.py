@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -13,6 +13,7 @@ import trio
 from streamd.backup.archive import Archive
 from streamd.backup.checkpoints import ArchiveTarget, Checkpointer
 from streamd.backup.merging import Merger
+from streamd.backup.saving import Saver
 from streamd.backup.scrub import Scrubber
 from streamd.blocking import OneThread, RunBlocking
 from streamd.cluster.administration import Administration
@@ -95,13 +96,8 @@ class Node:
             group_id=stores.group_id,
         )
         self._log_formats = LogFormats(self.group, state, cluster or NoPeers())
-        self.disk = DiskGuard(
-            self.group.admission,
-            stores.data_dir.path,
-            storage,
-            run_blocking=run_blocking,
-            space=disk_space,
-        )
+        self.disk = self._disk_guard(storage, disk_space)
+        self.saver = self._saver(random)
         self.archive: Archive | None = None
         self.cold_config = cold_config or ColdConfig()
         self.cold_tier = self._cold_tier(cold, self.cold_config, random)
@@ -185,6 +181,19 @@ class Node:
             ],
         )
 
+    def _disk_guard(self, config: StorageConfig, space: Callable[[Path], DiskSpace]) -> DiskGuard:
+        admission, path = self.group.admission, self.stores.data_dir.path
+        return DiskGuard(admission, path, config, run_blocking=self.run_blocking, space=space)
+
+    def _saver(self, random: Random) -> Saver:
+        return Saver(
+            self.group,
+            self._cluster_id,
+            run_blocking=self.run_blocking,
+            random=random,
+            spawn=self._spawn,
+        )
+
     def _cluster_id(self) -> str:
         """The id of the node's cluster, which it may get only when it joins."""
         return self.stores.data_dir.identity.cluster_id
@@ -242,6 +251,10 @@ class Node:
         """Transfer leadership, if this node has it and another can take it: it is about to stop."""
         if self.administration is not None:
             await self.administration.hand_over()
+
+    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(task)
 
     # -- for clients and operators -------------------------------------------------------------
 

@@ -19,6 +19,7 @@ import msgspec
 from streamd import __version__
 from streamd.auth.signed_urls import PARAMETER
 from streamd.http.openapi import (
+    backup_routes,
     bucket_routes,
     limit_routes,
     node_routes,
@@ -38,6 +39,7 @@ _PATHS = (
     *node_routes.PATHS,
     *token_routes.PATHS,
     *limit_routes.PATHS,
+    *backup_routes.PATHS,
 )
 _ABOUT = (
     "Append-only byte streams over HTTP. Errors are JSON with a stable code. Every answer has "

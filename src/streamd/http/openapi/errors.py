@@ -163,6 +163,9 @@ ERRORS: dict[str, Error] = {
     "404 LIMITS_NOT_FOUND": Error("No limits are set for this name."),
     "409 TOO_MANY_LIMITS": Error("10,000 buckets and identities have limits."),
     # -- the cluster --------------------------------------------------------------------------
+    "404 BACKUP_NOT_FOUND": Error("The backup has ended, or has no such object."),
+    "409 BACKUP_IN_PROGRESS": Error("Another backup of this node is under way."),
+    "409 HAS_COLD_STORE": Error("This node has a cold store, which holds its backup."),
     "404 NOT_A_MEMBER": Error("No member has this id."),
     "404 NOT_A_LEARNER": Error("No learner has this id."),
     "404 NOT_A_VOTER": Error("No voter has this id, or there is no other voter."),

@@ -52,6 +52,8 @@ _PATH: dict[str, tuple[Json, str, str]] = {
             f"and the / between them have at most {MAX_BUCKETED_BYTES} bytes."
         ),
     ),
+    "backup": ({"type": "string"}, "0" * 32, "The id of a backup."),
+    "number": ({"type": "integer", "minimum": 0}, "0", "Objects count from 0."),
     "token": ({"type": "string"}, "ci", "A token's id or name."),
     "name": ({"type": "string"}, "agents", "A bucket or an identity, or `*` for all others."),
     "snapshot": (OFFSET, "0000000000000000_0000000000000000", "The snapshot's offset."),
