@@ -11,6 +11,7 @@ import httpx
 import pytest
 import trustme
 
+from streamd.auth.tokens import mint
 from tests.support.server_process import ServerProcess
 
 TEXT = {"Content-Type": "text/plain"}
@@ -111,3 +112,22 @@ def server_output(server: ServerProcess) -> str:
     """Everything it printed until it ended."""
     assert server.stop() == 0
     return server.output
+
+
+@pytest.mark.parametrize("name", ["STREAMD_ROOT_TOKEN", "STREAMD_AUTH_ROOT_TOKEN", "ANY_NAME"])
+def test_a_node_keeps_no_root_token_in_its_environment(tmp_path: Path, name: str) -> None:
+    secret = mint(1, b"root" * 5)
+    file = tmp_path / "streamd.toml"
+    file.write_text("[auth]\n" + ('root_token = "$ANY_NAME"\n' if name == "ANY_NAME" else ""))
+    # Not forked: the environment is the one that the system passed.
+    server = ServerProcess(
+        tmp_path / "data",
+        flags=["--config", str(file)],
+        environment={name: secret, "BESIDE": "stays"},
+        wrapper=["env"],
+    )
+    with server:
+        assert server.process is not None
+        found = Path(f"/proc/{server.process.pid}/environ").read_bytes()
+        assert secret.encode() not in found
+        assert b"BESIDE=stays" in found

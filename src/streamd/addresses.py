@@ -11,3 +11,8 @@ def client_of(host: str) -> str:
     if ":" not in host:
         return host
     return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:8].hex()
+
+
+def is_loopback_client(client: str) -> bool:
+    """Whether a client, as `client_of` gives it, is on this machine."""
+    return client.startswith("127.") or client == "0" * 16

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 from msgspec.structs import replace
@@ -211,19 +211,22 @@ class App:
         server = self.config.admin_server
         if server is None:
             return None
-        door = self._door(AdminApplication(self.service, self._operate, server), server)
+        application = AdminApplication(self.service, self._operate, server)
+        door = self._door(
+            application, server, kept_for_loopback=ADMIN_CONNECTIONS // 8, ends_idle=True
+        )
         self._doors["admin"] = door
         text = "Open connections of operators."
         self.metrics.gauge("admin_connections", text, lambda: len(door.connections))
         return door
 
-    def _door(self, application: Application, server: ServerConfig) -> FrontDoor:
+    def _door(self, application: Application, server: ServerConfig, **room: Any) -> FrontDoor:
         http2 = None
         if server.http == "hypercorn":
             http2 = HypercornHttp2(AsgiApplication(application, server, fatal=_FATAL), server)
         return FrontDoor(
             application, server, self.metrics,
-            fatal=_FATAL, http2=http2, gathering=self.node.group.gathering,
+            fatal=_FATAL, http2=http2, gathering=self.node.group.gathering, **room,
         )  # fmt: skip
 
     def supervisor(self, held: list[socket.socket]) -> Supervisor:

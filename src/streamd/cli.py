@@ -95,7 +95,7 @@ def serve(file: Path | None, flags: Flags) -> None:
     from streamd.cures import with_cure
     from streamd.logs import set_up_logging
     from streamd.malloc import share_one_heap
-    from streamd.privacy import keep_private
+    from streamd.privacy import forget_in_environment, keep_private
     from streamd.raft.core import RaftViolation
     from streamd.storage.errors import StorageError
 
@@ -112,6 +112,10 @@ def serve(file: Path | None, flags: Flags) -> None:
     with exit_on(failure_of):
         config = load(file, os.environ, flags)
         set_up_logging(config.log)
+        cold = config.cold
+        forget_in_environment(
+            (config.auth.root_token, cold.s3_secret_access_key, cold.s3_session_token)
+        )
         share_one_heap()
         keep_private()
         trio.run(serve_node, config)

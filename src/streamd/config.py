@@ -257,7 +257,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             max_body_bytes=min(server.max_body_bytes, _ADMIN_BODY_BYTES),
             max_buffered_bytes=min(server.max_buffered_bytes, _ADMIN_BUFFERED_BYTES),
             max_connections=ADMIN_CONNECTIONS,
-            max_connections_per_address=None,
+            max_connections_per_address=ADMIN_CONNECTIONS // 4,
             drain_timeout_ms=min(server.drain_timeout_ms, _ADMIN_DRAIN_MS),
         )
         return own if self.admin.tls else replace(own, tls_cert=None, tls_key=None)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 _OTHERS = 0o077
@@ -15,6 +17,21 @@ def keep_private() -> None:
     This sets the process's umask, because LevelDB has no setting for the mode of its files.
     """
     os.umask(_OTHERS)
+
+
+def forget_in_environment(secrets: Collection[str | None]) -> None:
+    """Remove the variables with these values from this process's environment.
+
+    Its children do not inherit them, and they are overwritten where they came in, so that
+    ``/proc/PID/environ`` does not show them either. The process still has the values in its memory.
+    """
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    for name, value in tuple(os.environ.items()):
+        if value and value in secrets:
+            if (place := getenv(os.fsencode(name))) is not None:
+                ctypes.memset(place, ord("*"), len(os.fsencode(value)))
+            del os.environ[name]
 
 
 def is_open_to_others(path: Path) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from base64 import urlsafe_b64decode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from contextlib import suppress
 from typing import Any
 
@@ -176,3 +176,32 @@ def test_no_set_makes_the_parser_fail_otherwise(keys: list[object]) -> None:
     text = json.dumps({"keys": keys}).encode("utf-8", "surrogatepass")
     with suppress(KeySetError):
         assert len(parse_keys(text, ALL))
+
+
+# Points of order 1, 2, 4 and 8 (Ed25519) with either sign, and encodings with y >= p, of which RFC
+# 8032 section 5.1.3 says that decoding fails. A signature of zeros verifies under some of them.
+P_25519, P_448 = 2**255 - 19, 2**448 - 2**224 - 1
+Y_8 = int.from_bytes(
+    bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
+)
+WEAK = {
+    ("Ed25519", 32): [0, 1, P_25519 - 1, Y_8, P_25519 - Y_8, P_25519, P_25519 + 1, P_25519 + 18],
+    ("Ed448", 57): [0, 1, P_448 - 1, P_448, P_448 + 1],
+}
+
+
+@pytest.mark.parametrize("sign", [0, 1])
+@pytest.mark.parametrize(
+    ("curve", "size", "y"), [(*curve, y) for curve, points in WEAK.items() for y in points]
+)
+def test_a_key_under_which_nobody_has_to_sign_is_not_used(
+    curve: str, size: int, y: int, sign: int
+) -> None:
+    raw = (y | sign << (8 * size - 1)).to_bytes(size, "little")
+    x = urlsafe_b64encode(raw).rstrip(b"=").decode()
+    weak = {"kty": "OKP", "crv": curve, "x": x, "kid": "weak"}
+    with pytest.raises(KeySetError):
+        parse_keys(jwks([weak]), ["EdDSA"])
+    keys = parse_keys(jwks([weak, ONE.jwk()]), ["EdDSA"])
+    assert not keys.has("weak")
+    assert keys.has("one")

@@ -10,15 +10,21 @@ import trio.testing
 
 from streamd.config import ServerConfig
 from streamd.http.connections_by_client import ConnectionsByClient
-from tests.http.serving import serving, until
+from tests.http.serving import RawClient, serving, until
 
 STRANGER = "127.0.0.2"
+
+
+async def use(client: RawClient) -> None:
+    """Send a request: a connection without one gives way to others."""
+    await client.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await client.read_response()).status == 200
 
 
 async def test_an_address_leaves_connections_to_others(tmp_path: Path) -> None:
     async with serving(tmp_path, max_connections=6) as server, AsyncExitStack() as stack:
         for _ in range(4):
-            await stack.enter_async_context(server.connect(source=STRANGER))
+            await use(await stack.enter_async_context(server.connect(source=STRANGER)))
         await until(lambda: server.connections == 4)
         async with server.connect(source=STRANGER) as client:
             answer = await client.read_response()
@@ -34,10 +40,11 @@ async def test_an_address_leaves_connections_to_others(tmp_path: Path) -> None:
 async def test_the_connections_of_an_address_can_be_set(tmp_path: Path) -> None:
     async with (
         serving(tmp_path, max_connections_per_address=1) as server,
-        server.connect(),
-        server.connect() as second,
+        server.connect() as first,
     ):
-        assert (await second.read_response()).status == 503
+        await use(first)
+        async with server.connect() as second:
+            assert (await second.read_response()).status == 503
 
 
 async def test_an_address_makes_connections_no_faster_than_it_may(

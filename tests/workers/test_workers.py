@@ -391,6 +391,9 @@ def test_workers_are_given_no_secrets(tmp_path: Path) -> None:
         environment={"OPERATORS_TOKEN": secret, "AWS_SECRET_ACCESS_KEY": "of the store"},
     )
     with server:
+        assert server.process is not None
+        # The store's library reads its own variable when it needs it.
+        assert secret.encode() not in Path(f"/proc/{server.process.pid}/environ").read_bytes()
         for pid in workers_of(server):
             for given in ("environ", "cmdline"):
                 found = Path(f"/proc/{pid}/{given}").read_bytes()

@@ -32,6 +32,14 @@ _KINDS: Mapping[tuple[str | None, str | None], tuple[tuple[str, ...], tuple[str,
 # Base64 of the largest RSA modulus: a longer text is not decoded.
 _MAX_MEMBER_CHARACTERS = MAX_RSA_BITS // 6 + 4
 _ALGORITHMS = get_default_algorithms()
+# By curve: the prime of its field, and the y of its points of low order, up to the sign. Those of
+# order 1 and 2 have y = 1 and -1, those of order 4 have 0; Ed25519 has four of order 8.
+_ED25519, _ED448 = 2**255 - 19, 2**448 - 2**224 - 1
+_ORDER_8 = 2707385501144840649318225287225658788936804267575313519463743609750303402022
+_EDWARDS = {
+    "Ed25519": (_ED25519, frozenset((0, 1, _ORDER_8))),
+    "Ed448": (_ED448, frozenset((0, 1))),
+}
 
 # What makes a public key, in the order of `_KINDS`.
 Members = tuple[str, ...]
@@ -131,12 +139,23 @@ def _parse(
     return None if key is None else (kid, usable, members, key)
 
 
+def _is_weak(curve: str, encoded: bytes) -> bool:
+    """Whether the public key of an Edwards curve is one that verifies what nobody signed: a point
+    of low order, or one that is not encoded as RFC 8032 demands (a coordinate of p or more)."""
+    prime, weak = _EDWARDS[curve]
+    sign_bit = 1 << (8 * len(encoded) - 1)
+    y = int.from_bytes(encoded, "little") & (sign_bit - 1)
+    return y >= prime or y in weak or prime - y in weak
+
+
 def _key(members: dict[str, Any], algorithm: str) -> Any:
     """The public key with these members, None if they make none."""
     try:
         # PyJWT passes on what the decoding and OpenSSL raise.
         key = _ALGORITHMS[algorithm].from_jwk(members)
         _ALGORITHMS[algorithm].prepare_key(key)
+        if members["kty"] == "OKP" and _is_weak(members["crv"], key.public_bytes_raw()):
+            return None
     except (PyJWTError, UnsupportedAlgorithm, ValueError, TypeError):
         return None
     if members["kty"] == "RSA" and not MIN_RSA_BITS <= key.key_size <= MAX_RSA_BITS:

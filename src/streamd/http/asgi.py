@@ -78,6 +78,8 @@ class AsgiApplication:
         """Serve one request, on the connection that has the `seat`."""
         if scope["type"] != "http":
             return
+        if seat is not None and seat.begun is not None:
+            seat.begun()
         client = client_of(scope["client"][0]) if scope["client"] else ""
         timeout_s = self._config.write_timeout_ms / 1000
         channel = AsgiChannel(receive, send, timeout_s, self.bodies.share(client), client)

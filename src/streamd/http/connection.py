@@ -140,7 +140,9 @@ class Connection:
         self.has_more = self.hung_up or len(data) >= RECEIVE_BYTES
         known = None if self.buffer else self.door.heads.whole(data)
         if known is not None and len(data) <= self.door.config.max_body_bytes:
-            self._is_new = False
+            if self._is_new:
+                self._is_new = False
+                self.door.newcomers.discard(self)
             self.door.metrics.bytes_in += len(data)
             self._continue(self._begin(known[0], self.request(*known)))
         else:
@@ -256,7 +258,11 @@ class Connection:
     def is_http2(self, raw: bytes) -> bool:
         """Whether the first head begins HTTP/2, and that is served."""
         is_new, self._is_new = self._is_new, False
-        return is_new and raw == PREFACE_HEAD and self.door.http2 is not None
+        if is_new and raw == PREFACE_HEAD and self.door.http2 is not None:
+            return True  # Its first request is still to come.
+        if is_new:
+            self.door.newcomers.discard(self)
+        return False
 
     def comes_in_pieces(self, head: Head) -> bool:
         return head.method == "PUT" and self.door.application.takes_pieces(head.path)

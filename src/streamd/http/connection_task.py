@@ -237,6 +237,7 @@ class ConnectionTask:
         self.connection.held.release()
         self.connection.buffer.clear()
         await self._send(*self.connection.parts(refused.response, None, keep_alive=False))
+        self._door.may_give_way(self.connection)
         await self._transport.linger()
         return False
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import structlog
 import trio
 
+from streamd.addresses import is_loopback_client
 from streamd.config import ServerConfig
 from streamd.http.connection import Connection, Phase, Rest
 from streamd.http.connection_task import ConnectionTask
@@ -32,6 +33,7 @@ from streamd.http.messages import (
     ClientGone,
     Seat,
 )
+from streamd.http.newcomers import Newcomers
 from streamd.http.outgoing import Outgoing
 from streamd.http.parking import ParkedRequests
 from streamd.http.reactor import Reactor
@@ -77,8 +79,12 @@ class FrontDoor:
         fatal: tuple[type[BaseException], ...] = (),
         http2: Http2 | None = None,
         gathering: AbstractContextManager[None] | None = None,
+        kept_for_loopback: int = 0,
+        ends_idle: bool = False,
     ) -> None:
-        """`gathering` is entered for each batch of requests."""
+        """`gathering` is entered for each batch of requests. So many connections are
+        `kept_for_loopback` addresses. With `ends_idle` a connection between two requests, too, ends
+        in favour of a new one where there is no room."""
         self.application = application
         self.config = config
         self.metrics = metrics
@@ -86,6 +92,9 @@ class FrontDoor:
         self.passed_on: tuple[type[BaseException], ...] = (ClientGone, RequestRejected, *fatal)
         self.http2 = http2
         self.connections: set[Connection] = set()
+        self.newcomers = Newcomers()
+        self._kept_for_loopback = kept_for_loopback
+        self._ends_idle = ends_idle
         self.reactor = Reactor(gathering or nullcontext())
         self.parked = ParkedRequests(self.reactor)
         self._nursery: trio.Nursery | None = None
@@ -166,30 +175,92 @@ class FrontDoor:
         nursery: trio.Nursery,
     ) -> None:
         """Serve an accepted connection, or turn it away."""
-        is_full = len(self.connections) + self._handshakes >= self.config.max_connections
-        if is_full or not self.clients.enter(client):
+        if not self._enter(client):
             turn_away(sock)
         elif tls is None:
             transport = SocketTransport(sock, self.config.write_timeout_ms / 1000)
             self.reactor.watch(self._connection(transport, client), transport)
         else:
             self._handshakes += 1
-            nursery.start_soon(self._serve_tls, sock, client, tls())
+            scope = trio.move_on_after(self.config.header_timeout_ms / 1000)
+            self.newcomers.add(scope, client, partial(self._end_handshake, scope, client))
+            nursery.start_soon(self._serve_tls, sock, client, tls(), scope)
+
+    def _enter(self, client: str) -> bool:
+        """Count a connection of a client, for which one that does nothing may have to end. Returns
+        False, and counts nothing, if there is no room."""
+        most = self.config.max_connections
+        if not is_loopback_client(client):
+            most -= self._kept_for_loopback
+        if len(self.connections) + self._handshakes >= most and not self._make_room():
+            return False
+        return self.clients.enter(client) or (
+            self._make_room(client) and self.clients.enter(client)
+        )
+
+    def _make_room(self, client: str | None = None) -> bool:
+        """End a connection, of the client if one is given, that does nothing. Returns whether there
+        was one."""
+        if self.newcomers.end_oldest(client):
+            return True
+        if not self._ends_idle:
+            return False
+        idle = (
+            one
+            for one in self.connections
+            if one.phase is Phase.IDLE and (client is None or one.client == client)
+        )
+        longest = min(idle, key=lambda one: one.since, default=None)
+        if longest is not None:
+            self._give_way(longest)
+        return longest is not None
+
+    def may_give_way(self, connection: Connection) -> None:
+        """Let the connection, of which nothing more is expected, end in favour of another."""
+        if connection in self.connections:
+            self.newcomers.discard(connection)
+            end = partial(self._give_way, connection)
+            self.newcomers.add(connection, connection.client, end)
+
+    def _give_way(self, connection: Connection) -> None:
+        """End a connection, and count it no longer."""
+        task = connection.task
+        if task is None:
+            self.end(connection)
+        else:
+            self._forget(connection)
+            task.end()
+
+    def _end_handshake(self, scope: trio.CancelScope, client: str) -> None:
+        self._handshakes -= 1
+        self.clients.leave(client)
+        scope.cancel()
 
     async def _serve_tls(
-        self, sock: socket.socket, client: str, ssl_context: ssl.SSLContext
+        self,
+        sock: socket.socket,
+        client: str,
+        ssl_context: ssl.SSLContext,
+        scope: trio.CancelScope,
     ) -> None:
+        """Shake hands within `scope`, and serve."""
         plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         stream = trio.SSLStream(plain, ssl_context, server_side=True, https_compatible=True)
+        is_done = False
         try:
-            with trio.fail_after(self.config.header_timeout_ms / 1000):
+            with scope:
                 await stream.do_handshake()
-        except (trio.BrokenResourceError, trio.TooSlowError):
-            self.clients.leave(client)
+                is_done = True
+        except trio.BrokenResourceError:
+            pass
+        finally:
+            is_counted = self.newcomers.discard(scope)
+            self._handshakes -= is_counted
+        if not (is_done and is_counted):
+            if is_counted:
+                self.clients.leave(client)
             await trio.aclose_forcefully(plain)
             return
-        finally:
-            self._handshakes -= 1
         transport = StreamTransport(stream, self.config.write_timeout_ms / 1000)
         connection = self._connection(transport, client)
         connection.seat.certificate = client_certificate(stream)
@@ -200,6 +271,8 @@ class FrontDoor:
     def _connection(self, transport: Transport, client: str) -> Connection:
         connection = Connection(self, transport, client)
         self.connections.add(connection)
+        self.may_give_way(connection)
+        connection.seat.begun = partial(self.newcomers.discard, connection)
         return connection
 
     def _task(self, connection: Connection, rest: Rest) -> ConnectionTask:
@@ -237,6 +310,7 @@ class FrontDoor:
 
     def _forget(self, connection: Connection) -> None:
         connection.phase = Phase.ENDED
+        self.newcomers.discard(connection)
         self.parked.abandon(connection)
         self.reactor.resume(connection)
         if connection in self.connections:

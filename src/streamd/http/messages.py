@@ -107,16 +107,18 @@ class Seat:
     """A connection, as connections are counted: for the accounts of its last request.
 
     `certificate` is what its client proved by TLS, if anything; no header can say so. `on_behalf`
-    says of what the accounts depend; `left`, if it is set, is called when the connection ends.
+    says of what the accounts depend; `left`, if it is set, is called when the connection ends, and
+    `begun` when its first request has come, if that is not seen otherwise (HTTP/2).
     """
 
-    __slots__ = ("_has_left", "accounts", "certificate", "left", "on_behalf")
+    __slots__ = ("_has_left", "accounts", "begun", "certificate", "left", "on_behalf")
 
     def __init__(self, certificate: Certificate | None = None) -> None:
         self.certificate = certificate
         self.accounts: Sequence[Account] = ()
         self.on_behalf: tuple[object, ...] | None = None
         self.left: Callable[[Seat], None] | None = None
+        self.begun: Callable[[], object] | None = None
         self._has_left = False
 
     def count_for(self, accounts: Sequence[Account]) -> None:
