@@ -8,6 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
+from tests.support.repeating import served
+
 TEXT = {"Content-Type": "text/plain"}
 _TIMEOUT_S = 15.0
 _PAYLOAD = re.compile(rb"<[^<>]*>")
@@ -120,7 +122,7 @@ class Ledger:
         for entry in self._random.sample(stream.entries, min(5, len(stream.entries))):
             if entry.start:
                 query = f"{path}?offset={entry.start}"
-                status, _, body = ask(connection, "GET", query, {})
+                status, _, body = served(lambda query=query: ask(connection, "GET", query, {}))
                 assert status == 200, (status, body)
                 assert body.startswith(entry.payload), (path, entry)
         if stream.entries and not stream.unknown:
@@ -132,11 +134,14 @@ def _byte(offset: str) -> int:
     return int(offset.rpartition("_")[2])
 
 
-def read_whole(connection: http.client.HTTPConnection, path: str) -> tuple[bytes, str]:
-    """All of a stream, and its tail."""
-    content, offset = b"", "-1"
+def read_whole(
+    connection: http.client.HTTPConnection, path: str, offset: str = "-1"
+) -> tuple[bytes, str]:
+    """All of a stream from an offset on, and its tail."""
+    content = b""
     while True:
-        status, headers, body = ask(connection, "GET", f"{path}?offset={offset}", {})
+        page = f"{path}?offset={offset}"
+        status, headers, body = served(lambda page=page: ask(connection, "GET", page, {}))
         assert status == 200, (path, offset, status, body)
         content, offset = content + body, headers["Stream-Next-Offset"]
         if headers.get("Stream-Up-To-Date") == "true":

@@ -6,7 +6,9 @@ from __future__ import annotations
 import http.client
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -119,6 +121,25 @@ def test_readers_get_an_error_when_the_store_does_not_answer(make: Make) -> None
         server.proxy.heal()
         ledger.verify(server.port)
         connection.close()
+
+
+def test_a_reader_who_comes_again_gets_everything_when_the_store_answers(make: Make) -> None:
+    ledger = Ledger(streams=1)
+    with make(cache_bytes=1) as server, ThreadPoolExecutor(1) as pool:
+        ledger.write(server.port, 30)
+        server.wait_only_cold()
+        server.proxy.fail_all(Fault.SLOW_DOWN)
+        verified = pool.submit(ledger.verify, server.port)
+
+        def has_refused() -> bool:
+            with urlopen(f"{server.url}/metrics", timeout=20) as metrics:
+                return re.search(rb'_requests_total.*"GET".*"503"', metrics.read()) is not None
+
+        try:
+            wait_until(has_refused, "a read was refused")
+        finally:
+            server.proxy.heal()
+        verified.result()
 
 
 def test_writes_continue_during_an_outage_up_to_the_hot_limit(make: Make) -> None:
