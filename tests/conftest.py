@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.support import skipped
+
 # The same examples in every run: a failure here is a failure everywhere.
 settings.register_profile("streamd", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("streamd")
@@ -46,6 +48,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, line in report.user_properties
         if name == _SUMMARY and report.when == "call"
     ]
+    skipped.record(terminalreporter.getreports("skipped"))
     if lines:
         terminalreporter.section("what simulations and planted bugs told")
         for line in sorted(lines):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from tests.http.authorized import ROOT
 from tests.http.pki import make_pki
 from tests.support.server_process import ServerProcess
+from tests.support.tools import node_or_skip
 
 HERE = Path(__file__).parent
 BASE_SUITE = 332
@@ -27,7 +27,7 @@ TEST_TIMEOUT = "--testTimeout=60000"
     [("HTTP/1.1", 1), ("HTTP/1.1", 2), ("HTTP/2", 1), ("HTTP/1.1 with a token", 2)],
 )
 def test_the_upstream_suite_passes(version: str, workers: int, tmp_path: Path) -> None:
-    assert shutil.which("npx"), "the conformance suite needs Node 20 or newer"
+    node_or_skip()
     report = tmp_path / "report.json"
     environment = {
         "STREAMD_SERVER_LONG_POLL_TIMEOUT_MS": "2000",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+from tests.support.tools import ATTACHING, STRACE, needs, skip_without
 
 _ATTACH_TIMEOUT_S = 10.0
 _POLL_S = 0.01
@@ -23,9 +23,7 @@ def can_trace() -> bool:
     return subprocess.run(probe, capture_output=True).returncode == 0
 
 
-needs_strace = pytest.mark.skipif(
-    not can_trace(), reason="fault injection needs strace and the right to trace processes"
-)
+needs_strace = needs(STRACE, can_trace())
 
 
 def injecting(syscall: str, fault: str, when: str, output: Path) -> list[str]:
@@ -64,7 +62,7 @@ def injecting_into(
                 assert tracer.stderr is not None
                 said = tracer.stderr.read()
                 assert "not permitted" in said, said
-                pytest.skip(f"fault injection needs the right to attach to a process: {said}")
+                skip_without(ATTACHING, said)
             assert time.monotonic() < deadline, f"strace did not attach to {pid}"
             time.sleep(_POLL_S)
         yield

@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.official_clients.test_npm_client import Script
 from tests.support import tether
+from tests.support.tools import node_or_skip
 
 HERE = Path(__file__).parent
 
@@ -94,6 +95,7 @@ def chromium() -> Iterator[Page]:
 @contextmanager
 def pages(count: int, *arguments: str) -> Iterator[list[Page]]:
     """Pages of one browser, which keeps the rules of the web unless an argument turns them off."""
+    node_or_skip()
     with TemporaryDirectory(prefix="browser-") as home:
         process: subprocess.Popen[bytes] = tether.start(
             ["node", "page.mjs", str(_unpacked()), home, *arguments],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from streamd.headers import HEADERS, Header, Json
 from streamd.http.openapi import build
 from streamd.http.openapi.errors import ERRORS
 from tests.support.server_process import ServerProcess
+from tests.support.tools import CURL, needs
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 DEFAULT_URL = "http://127.0.0.1:4437"
@@ -40,6 +42,7 @@ def as_pattern(lines: list[str]) -> str:
     return ".*".join(f"(?m:^{line}$)" for line in escaped)
 
 
+@needs(CURL, shutil.which("curl") is not None)
 def test_the_commands_of_the_page_do_what_it_shows(tmp_path: Path) -> None:
     commands = list(shown())
     assert len(commands) > 15

@@ -20,6 +20,7 @@ import trio.testing
 from streamd.http.connection import Connection
 from streamd.http.transports import SocketTransport
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
+from tests.support.tools import COMPILER, NEEDS
 
 HEAD = b"Host: x\r\nContent-Type: text/plain\r\n"
 CREATE = b"PUT /v1/stream/s HTTP/1.1\r\n" + HEAD + b"\r\n"
@@ -38,7 +39,7 @@ UNKNOWN = READ.replace(b"GET", b"QUERY")
 
 @pytest.fixture(params=["_batch_io", "batch_io_twin"], ids=["C", "Python"], autouse=True)
 def language(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = pytest.importorskip(f"streamd.http.{request.param}")
+    module = pytest.importorskip(f"streamd.http.{request.param}", reason=NEEDS + COMPILER)
     monkeypatch.setattr("streamd.http.reactor.receive_ready", module.receive_ready)
 
 

@@ -24,6 +24,7 @@ import pytest
 import streamd.http
 from streamd.http import batch_io
 from streamd.http.batch_io_twin import INTERFACE, MOST_EVENTS, RECEIVE_BYTES
+from tests.support.tools import COMPILER, NEEDS
 
 _IMPLEMENTATIONS = {"C": "streamd.http._batch_io", "Python": "streamd.http.batch_io_twin"}
 EDGE = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
@@ -33,7 +34,9 @@ TOO_MUCH = b"x" * (8 * 1024 * 1024)
 
 @pytest.fixture(params=_IMPLEMENTATIONS)
 def io(request: pytest.FixtureRequest) -> ModuleType:
-    module: ModuleType = pytest.importorskip(_IMPLEMENTATIONS[request.param])
+    module: ModuleType = pytest.importorskip(
+        _IMPLEMENTATIONS[request.param], reason=NEEDS + COMPILER
+    )
     return module
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.server_process import ServerProcess
+from tests.support.tools import node_or_skip
 
 HERE = Path(__file__).parent
 DEADLINE_S = 60.0
@@ -61,6 +62,7 @@ class Script:
 
 @contextmanager
 def running(script: str, *arguments: str) -> Iterator[Script]:
+    node_or_skip()
     with subprocess.Popen(
         ["node", script, *arguments],
         cwd=HERE,

@@ -10,6 +10,7 @@ import pytest
 
 from tests.official_clients.test_npm_client import DEADLINE_S, HERE, running
 from tests.support.server_process import ServerProcess
+from tests.support.tools import node_or_skip
 
 # Frames of a proxy that stores answers: any bytes, cut anywhere.
 FRAMES = [
@@ -22,6 +23,7 @@ FRAMES = [
 
 def command(name: str, url: str, *arguments: str, given: bytes = b"") -> tuple[int, bytes, str]:
     """Run a command. Returns its exit status and its output."""
+    node_or_skip()
     done = subprocess.run(
         ["node", "command.mjs", name, url, *arguments],
         cwd=HERE,

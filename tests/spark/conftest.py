@@ -10,17 +10,21 @@ import pytest
 import trio
 from pyspark.sql import SparkSession
 
-from streamd_audit.session import spark_session
+from streamd_audit.session import SparkMissing, spark_session
 from tests.spark.buckets import Clean, Place, write_little, write_rich
 from tests.spark.damages import Scene
 from tests.support.minio import MinioServer, minio_or_skip
+from tests.support.tools import JAVA, skip_without
 
 BUCKET = "audits"
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = spark_session("tests", master="local[2]")
+    try:
+        session = spark_session("tests", master="local[2]")
+    except SparkMissing:
+        skip_without(JAVA)
     session.conf.set("spark.sql.shuffle.partitions", "3")
     yield session
     session.stop()

@@ -10,11 +10,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
+from tests.support.tools import COMPILER, needs
 
-needs_compiler = pytest.mark.skipif(
-    shutil.which("cc") is None, reason="a skewed clock needs a C compiler (cc)"
-)
+needs_compiler = needs(COMPILER, shutil.which("cc") is not None)
 
 _SOURCE = r"""
 #define _GNU_SOURCE

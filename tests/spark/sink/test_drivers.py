@@ -13,12 +13,14 @@ from tests.spark.sink.steps import EVERY_STEP, Step
 from tests.spark.sink.test_queries import expect, rows_for
 from tests.spark.sink.workers import kill_workers
 from tests.support.s3_proxy import Moment, S3Proxy
+from tests.support.tools import JAVA, has_java, needs
 
 ALL = os.environ.get("AUDIT_TESTS") == "all"
 # Between the appends of a task: its plan is written, half of it is done.
 HALF_DONE = Step(Moment.BEHIND, "POST", "/v1/stream/", 1)
 
 
+@needs(JAVA, has_java())
 def test_killing_worker_driver_and_leader_in_a_micro_batch_leaves_each_row_once(
     tmp_path: Path,
 ) -> None:
