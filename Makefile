@@ -5,10 +5,16 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
+# What serves, and what the extras of pyproject.toml add for other targets.
 READY := $(VENV)/.ready
+TEST_READY := $(READY)-test
+SPARK_READY := $(READY)-spark
+FUZZ_READY := $(READY)-fuzz
 NODE_READY := tests/conformance/node_modules/.ready
 CLIENT_READY := tests/official_clients/node_modules/.ready
 BROWSER_READY := tests/examples/node_modules/.ready examples/editor/node_modules/.ready
+# Without npm the tests that need it are skipped.
+NPM_READY := $(if $(shell command -v npm),$(NODE_READY) $(CLIENT_READY) $(BROWSER_READY))
 SIM_HEARTS := tests/raft/test_simulation.py tests/raft/test_planted_bugs.py
 ARGS ?=
 # The Python for the set-up; by default the first that is new enough.
@@ -28,6 +34,9 @@ COVERAGE := --cov --cov-report=term
 # What depends on the calls of batch_io, whose twin in Python serves where there is no compiler.
 DOOR := $(addprefix tests/http/test_,front_door.py reactor.py fairness.py malformed.py live.py)
 
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+  --constraint requirements.lock --editable
+
 FUZZED := scopes authorization signed jwt head path header
 
 .PHONY: help serve cluster test hearts test-pythons conformance jepsen cold tears fuzz audit
@@ -40,29 +49,22 @@ serve: $(READY) ## Serve on 127.0.0.1:4437 from ./data (more flags: ARGS="--http
 	@exec $(BIN)/streamd serve $(ARGS)
 
 cluster: $(READY) ## Start three nodes on this machine; Ctrl-C stops them
-	@trap 'kill $$(jobs -p) 2>/dev/null; wait' EXIT; \
-	for node in 1 2 3; do \
-	  $(BIN)/streamd serve --config config/cluster/node$$node.toml --log-level warning & \
-	done; \
-	$(BIN)/streamd cluster --url http://127.0.0.1:4441 wait-ready; \
-	$(BIN)/streamd cluster --url http://127.0.0.1:4441 status; \
-	echo "Any node serves: curl -X PUT http://127.0.0.1:4442/v1/stream/hello"; \
-	echo "Who leads:       $(BIN)/streamd cluster --url http://127.0.0.1:4443 status"; \
-	wait
+	@set -m; config/cluster/start $(BIN) || exit # as a job: make gets no Ctrl-C and fails not by it
 
-test: $(READY) $(NODE_READY) $(CLIENT_READY) $(BROWSER_READY) ## Run all tests, the conformance suite included
+test: $(TEST_READY) $(NPM_READY) ## Run all tests, the conformance suite included
 	@$(BIN)/python -m tests.support.minio
-	@status=0; set -x; \
+	@export STREAMD_SKIPPED=$$(mktemp); status=0; set -x; \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS) $(COVERAGE) $(ARGS) || status=1; \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS:%=--ignore=%) --durations=20 \
 	  $(ARGS) || status=1; \
 	STREAMD_PURE_PYTHON=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(DOOR) $(ARGS) || status=1; \
+	{ set +x; } 2>/dev/null; $(BIN)/python -m tests.support.skipped; rm $$STREAMD_SKIPPED; \
 	exit $$status
 
-hearts: $(READY) ## Run only the tests of the pure packages, with their branch coverage
+hearts: $(TEST_READY) ## Run only the tests of the pure packages, with their branch coverage
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS) $(COVERAGE) $(ARGS)
 
-test-pythons: $(NODE_READY) $(CLIENT_READY) $(BROWSER_READY) ## Run all tests but Spark's on each installed Python
+test-pythons: $(NPM_READY) ## Run all tests but Spark's on each installed Python
 	@status=0; for version in 3.11 3.12 3.13 3.14; do \
 	  python=""; \
 	  for p in python$$version $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python; do \
@@ -72,54 +74,52 @@ test-pythons: $(NODE_READY) $(CLIENT_READY) $(BROWSER_READY) ## Run all tests bu
 	    ARGS="--ignore=tests/spark $(ARGS)" test || status=1; \
 	done; exit $$status
 
-conformance: $(READY) $(NODE_READY) ## Run only the upstream conformance suite
+conformance: $(TEST_READY) $(NODE_READY) ## Run only the upstream conformance suite
 	$(BIN)/python -m pytest tests/conformance -rA $(ARGS)
 
-jepsen: $(READY) ## Break clusters of real processes for longer (JEPSEN_S=30 for each stretch)
+jepsen: $(TEST_READY) ## Break clusters of real processes for longer (JEPSEN_S=30 for each stretch)
 	JEPSEN_S=$${JEPSEN_S:-15} $(BIN)/python -m pytest tests/jepsen_like $(ARGS)
 
-cold: $(READY) ## Kill servers at every step of their work in a real MinIO, and break its answers
+cold: $(TEST_READY) ## Kill servers at every step of their work in a real MinIO, and break its answers
 	@$(BIN)/python -m tests.support.minio
 	COLD_STEPS=all $(BIN)/python -m pytest tests/objectstore/nodes $(ARGS)
 
-tears: $(READY) ## Cut the power at every page of every write (TEARS=20000 SEED=5)
+tears: $(TEST_READY) ## Cut the power at every page of every write (TEARS=20000 SEED=5)
 	TEARS=$${TEARS:-5000} $(BIN)/python -m pytest tests/crash/test_tears.py $(ARGS)
 
-fuzz: $(READY) ## Fuzz peers (FUZZ_EXAMPLES=300 scenes), then parsers of what strangers send (FUZZ_S=60 each)
+fuzz: $(TEST_READY) $(FUZZ_READY) ## Fuzz peers (FUZZ_EXAMPLES=300 scenes), then parsers of what strangers send (FUZZ_S=60 each)
 	FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-300} $(BIN)/python -m pytest tests/hostile $(ARGS)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint requirements.lock --editable '.[fuzz]'
 	for target in $(FUZZED); do \
 	  $(BIN)/python -m tests.fuzz $$target -max_total_time=$${FUZZ_S:-60} || exit; \
 	done
 
-audit: $(READY) ## Audit a cold store (ARGS="--store s3://BUCKET/PREFIX --out DIR")
+audit: $(SPARK_READY) ## Audit a cold store (ARGS="--store s3://BUCKET/PREFIX --out DIR")
 	@$(BIN)/python spark/audit.py $(ARGS)
 
-audit-test: $(READY) ## Run all tests of the audit and of Spark, the long ones included
+audit-test: $(TEST_READY) ## Run all tests of the audit and of Spark, the long ones included
 	@$(BIN)/python -m tests.support.minio
 	AUDIT_TESTS=all $(BIN)/python -m pytest tests/spark $(ARGS)
 
-sim: $(READY) ## Run only the simulations and their planted bugs (SEEDS=8000: a long run; SEED=17: one)
+sim: $(TEST_READY) ## Run only the simulations and their planted bugs (SEEDS=8000: a long run; SEED=17: one)
 	@export SEEDS=$${SEEDS:-300}; $(BIN)/python -m pytest $(SIM_HEARTS) $(ARGS) & hearts=$$!; \
 	$(BIN)/python -m pytest tests/sim $(ARGS) || nodes=$$?; \
 	wait $$hearts && exit $${nodes:-0}
 
-verify: $(READY) ## Check style and types; changes nothing
+verify: $(TEST_READY) ## Check style and types; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell
 	$(BIN)/python -m pytest -q tests/test_tidy.py
 
-fix: $(READY) ## Repair what can be repaired automatically
+fix: $(TEST_READY) ## Repair what can be repaired automatically
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## Measure against the Node reference server (needs wrk)
+bench: $(TEST_READY) ## Measure against the Node reference server (needs wrk)
 	$(BIN)/python -m bench $(ARGS)
 
-bench-cluster: $(READY) ## Compare three nodes with one, and measure the cost of failures (needs wrk)
+bench-cluster: $(TEST_READY) ## Compare three nodes with one, and measure the cost of failures (needs wrk)
 	$(BIN)/python -m bench.cluster $(ARGS)
 
 clean: ## Remove everything that was set up or built
@@ -134,8 +134,11 @@ $(READY): pyproject.toml requirements.lock hatch_build.py src/streamd/http/_batc
 	if [ -z "$$python" ]; then echo "streamd needs Python 3.11 or newer" >&2; exit 1; fi; \
 	echo "setting up $(VENV) with $$($$python --version)"; \
 	$$python -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint requirements.lock --editable '.[test]'
+	$(INSTALL) .
+	@touch $@
+
+$(READY)-%: $(READY)
+	$(INSTALL) '.[$*]'
 	@touch $@
 
 $(NODE_READY) $(CLIENT_READY) $(BROWSER_READY): %/node_modules/.ready: \
