@@ -26,6 +26,7 @@ from urllib3.exceptions import HTTPError
 
 from tests.support import tether
 from tests.support.ports import unused_port
+from tests.support.tools import MINIO, skip_without
 
 MODULE = "github.com/minio/minio"
 # The last state of the official repository; pinned as Go pins commits without a semantic version.
@@ -61,6 +62,9 @@ def find_minio(*, build: bool = True) -> Path:
 
 
 def _cache() -> Path:
+    """What the tests keep for further runs on a machine, and CI from one clean room to the next."""
+    if own := os.environ.get("STREAMD_CACHE"):
+        return Path(own)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "streamd"
 
@@ -98,7 +102,7 @@ def minio_or_skip() -> Path:
 def _skip_or_fail(reason: str) -> NoReturn:
     if os.environ.get(REQUIRED):
         pytest.fail(f"{REQUIRED} is set, but {reason}", pytrace=False)
-    pytest.skip(f"not tested against MinIO: {reason}")
+    skip_without(MINIO, reason)
 
 
 class MinioServer:
