@@ -69,7 +69,7 @@ class Shell:
                 timeout=_TIMEOUT_S,
                 check=True,
             )
-        return int(done.stderr)
+        return int(without_waits(done.stderr))
 
     @contextmanager
     def started(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
