@@ -141,6 +141,9 @@ class WithEmptyPieces:
     def refusal(self, request: Request) -> None:
         return None
 
+    async def foreseen(self, request: Request) -> None:
+        return None
+
     def takes_pieces(self, path: bytes) -> bool:
         return False
 

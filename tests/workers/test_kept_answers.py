@@ -115,6 +115,9 @@ class OneStream:
     def refusal(self, request: Request) -> Response | None:
         return None
 
+    async def foreseen(self, request: Request) -> Response | None:
+        return None
+
     def begin(self, request: Request, later: Later) -> Response | Parked | Begun:
         return Response(200, b"", self.newest, shows=b"key")
 

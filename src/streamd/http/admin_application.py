@@ -48,6 +48,10 @@ class AdminApplication:
             self._auditor.answered(request, response)
         return response
 
+    async def foreseen(self, request: Request) -> Response | None:
+        """None: operations have small bodies."""
+        return None
+
     def begin(self, request: Request, later: Later) -> Response | Parked | Begun:
         """As `Application.begin`: operations wait."""
         return Begun.MUST_WAIT

@@ -14,6 +14,7 @@ from streamd.headers import CONTENT_ENCODING
 from streamd.http import batches, bootstrap, buckets, needs, reading, snapshots, writes
 from streamd.http.auditor import Auditor
 from streamd.http.fields import BadRequest, refuse_coding
+from streamd.http.large_writes import refusal_by_quota
 from streamd.http.messages import (
     Begun,
     LateAnswer,
@@ -201,6 +202,21 @@ class StreamApplication:
         if response is not None:
             refused = response.answer if isinstance(response, LateAnswer) else response
             self._auditor.answered(request, refused)
+        return response
+
+    async def foreseen(self, request: Request) -> Response | None:
+        """As `Application.foreseen`."""
+        route = resolve(request.path)
+        resource = RESOURCES.get(type(route))
+        if resource is None or self._redirect(request, route) is not None:
+            return None
+        started = trio.current_time()
+        try:
+            response = await refusal_by_quota(self._service, request, route)
+        except REFUSALS:
+            return None  # The handler raises it, or knows more by then.
+        if response is not None:
+            self._answers.count(request, resource.label, response, started)
         return response
 
     def _head_refused(self, request: Request, route: Route) -> Response | LateAnswer | None:

@@ -17,7 +17,8 @@ from streamd.http.fields import BadRequest
 from streamd.http.messages import Request, Response
 from streamd.http.routing import BatchRoute
 from streamd.http.service import Service
-from streamd.http.writes import Write, append_answer, append_command, stream_refusal
+from streamd.http.writes import Write, append_answer, append_command, cut, stream_refusal
+from streamd.node.foresight import SMALL_WRITE_BYTES
 from streamd.streams.commands import Append, Outcome, Result
 from streamd.streams.content import InvalidJson, Records, is_json, json_message
 from streamd.streams.offsets import Position
@@ -25,6 +26,7 @@ from streamd.streams.offsets import Position
 MAX_FRAMES = 512
 
 _LENGTH = Struct(">I")
+LENGTH_BYTES = _LENGTH.size
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -42,26 +44,29 @@ def begin_append_batch(request: Request, route: BatchRoute) -> Write | None:
 
     None leaves it to `append_batch`.
     """
+    if len(request.body) > SMALL_WRITE_BYTES:
+        return None
     kind = _kind(request)
     try:
-        records = _records(kind, _payloads(request.body))
+        records = _framed_records(kind, request.body)
     except BadRequest:
         return None  # Errors of the stream come first, and it may have to be looked up.
-    return _append(request, route, kind, records)
+    return write_batch(request, route, kind, records)
 
 
 async def append_batch(service: Service, request: Request, route: BatchRoute) -> Response:
     """As `begin_append_batch`, for any body."""
     kind = _kind(request)
     try:
-        records = _records(kind, _payloads(request.body))
+        records = await cut(service, _framed_records, kind, request.body)
     except BadRequest as unfit:
         return await stream_refusal(service, route.stream, kind) or unfit.response()
-    write = _append(request, route, kind, records)
-    return write.answer(await service.node.group.propose(write.command, write.size))
+    write = write_batch(request, route, kind, records)
+    return write.answer(await service.node.foresight.propose(write.command, write.size))
 
 
-def _append(request: Request, route: BatchRoute, kind: str, records: Records) -> Write:
+def write_batch(request: Request, route: BatchRoute, kind: str, records: Records) -> Write:
+    """The append of a request's records. Raises `BadRequest`."""
     command = append_command(request.headers, route.stream, kind, records)
     return Write(command, len(records.data), lambda outcome: _answer(command, outcome, route))
 
@@ -105,8 +110,12 @@ def _payloads(body: bytes) -> list[bytes]:
     return payloads
 
 
-def _records(kind: str, payloads: list[bytes]) -> Records:
-    """The payloads as records. For JSON each is one message, even an array."""
+def _framed_records(kind: str, body: bytes) -> Records:
+    """The payloads of a body's frames as records. For JSON each is one message, even an array.
+
+    Raises `BadRequest`.
+    """
+    payloads = _payloads(body)
     if is_json(kind):
         for number, payload in enumerate(payloads):
             try:

@@ -59,7 +59,7 @@ class Pace:
 async def check_head(application: Application, request: Request) -> None:
     """Raises `RequestRefused`, which may take a while, if a request's head is enough to refuse
     it."""
-    response = application.refusal(request)
+    response = application.refusal(request) or await application.foreseen(request)
     if response is None:
         return
     request.uncharge_body(0)  # It is not received.

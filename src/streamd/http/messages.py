@@ -355,6 +355,10 @@ class Application(Protocol):
         asked only where it would be waited for. `begin` and `handle` refuse the same requests."""
         ...
 
+    async def foreseen(self, request: Request) -> Response | None:
+        """The answer to a request that `refusal` admits, but that nothing in its body can save."""
+        ...
+
     def begin(self, request: Request, later: Later) -> Response | Parked | Begun:
         """Answer `request` without waiting.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from hashlib import blake2b
 
 import trio
@@ -30,8 +31,10 @@ from streamd.streams.blobs import PART_BYTES
 from streamd.streams.chunks import OffsetMismatch
 from streamd.streams.commands import Outcome, Result
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
+from streamd.streams.foresight import foresee_snapshot
 from streamd.streams.model import Snapshot, Stream
 from streamd.streams.offsets import Position
+from streamd.streams.quotas import note_refusal
 
 # A slow client may need minutes for a part. A shorter part is logged sooner: an upload without a
 # new part for long is then known to have lost its node.
@@ -118,6 +121,10 @@ async def publish(service: Service, request: Request, route: SnapshotRoute) -> R
         return stream
     if refusal := _hopeless(stream, at):
         return refusal
+    try:
+        await _check_quota(service, route, at, body.length or 0)
+    except UploadRefused as refused:
+        return _publish_answer(refused.outcome)
     slot = service.uploads.share(request.client)
     try:
         slot.hold(1)
@@ -125,7 +132,7 @@ async def publish(service: Service, request: Request, route: SnapshotRoute) -> R
         return _TOO_MANY_UPLOADS
     upload = Upload(service.node.group, service.node.lookup, route.stream.key, at)
     try:
-        outcome = await _upload(service, request, body, upload, content_type)
+        outcome = await _upload(service, request, route, body, upload, at, content_type)
     except UploadRefused as refused:
         outcome = refused.outcome
     finally:
@@ -135,10 +142,17 @@ async def publish(service: Service, request: Request, route: SnapshotRoute) -> R
 
 
 async def _upload(
-    service: Service, request: Request, body: IncomingBody, upload: Upload, content_type: str
+    service: Service,
+    request: Request,
+    route: SnapshotRoute,
+    body: IncomingBody,
+    upload: Upload,
+    at: Position,
+    content_type: str,
 ) -> Outcome:
     """Write the body to the log part by part, then publish it, unless the sender's credentials have
-    ended meanwhile: this may take hours. Raises `BadRequest`, `Unavailable`."""
+    ended meanwhile, or a quota refuses it: this may take hours. Raises `BadRequest`, `Unavailable`,
+    `UploadRefused`."""
     digest = blake2b(digest_size=32)
     part = bytearray()
     size = 0
@@ -149,12 +163,29 @@ async def _upload(
         digest.update(data)
         part += data
         if len(part) >= PART_BYTES or trio.current_time() >= cut_at:
+            await _check_quota(service, route, at, size)
             await upload.add(bytes(part))
             part.clear()
             cut_at = trio.current_time() + _PART_S
             service.authority.admit_again(request)
     service.authority.admit_again(request)
+    await _check_quota(service, route, at, size)
     return await upload.publish(content_type, size, digest.digest(), bytes(part))
+
+
+async def _check_quota(service: Service, route: SnapshotRoute, at: Position, size: int) -> None:
+    """Raises `UploadRefused` if a quota refuses a snapshot of at least `size` bytes, before they
+    are in the log. The machine has the last word. Raises `Unavailable`."""
+    group = service.node.group
+    foreseen = partial(foresee_snapshot, group.machine, route.stream.key, at, size)
+    if foreseen(group.now_ms()) is None:
+        return
+    # This node's state may be old.
+    await service.catch_up()
+    outcome = foreseen(group.now_ms())
+    if outcome is not None:
+        note_refusal(group.state, outcome.result)
+        raise UploadRefused(outcome)
 
 
 def _check_size(service: Service, size: int) -> None:

@@ -15,6 +15,7 @@ from streamd.http.messages import Request, Response, error_response
 from streamd.http.quotas import quota_answer
 from streamd.http.routing import StreamRoute
 from streamd.http.service import BUCKET_NOT_FOUND, GONE, NOT_FOUND, Service, offset_gone
+from streamd.node.foresight import SMALL_WRITE_BYTES
 from streamd.streams.commands import Append, Command, Create, Delete, Outcome, Result
 from streamd.streams.content import (
     DEFAULT_CONTENT_TYPE,
@@ -54,25 +55,25 @@ class Write(NamedTuple):
 
 def begin_append(request: Request, route: StreamRoute) -> Write | None:
     """POST: append, append and close, or close. None leaves it to `append`."""
-    kind = _kind(request)
-    if not _is_cut_at_once(kind, request.body):
+    if len(request.body) > SMALL_WRITE_BYTES:
         return None
+    kind = _kind(request)
     try:
         records = _appended(kind, request.body)
     except BadRequest:
         return None  # Errors of the stream come first, and it may have to be looked up.
-    return _append(request, route, kind, records)
+    return write_append(request, route, kind, records)
 
 
 async def append(service: Service, request: Request, route: StreamRoute) -> Response:
     """As `begin_append`, for any body."""
     kind = _kind(request)
     try:
-        records = await _cut(service, _appended, kind, request.body)
+        records = await cut(service, _appended, kind, request.body)
     except BadRequest as unfit:
         return await stream_refusal(service, route, kind) or unfit.response()
-    write = _append(request, route, kind, records)
-    return write.answer(await service.node.group.propose(write.command, write.size))
+    write = write_append(request, route, kind, records)
+    return write.answer(await service.node.foresight.propose(write.command, write.size))
 
 
 def _kind(request: Request) -> str:
@@ -95,7 +96,8 @@ def _appended(kind: str, body: bytes) -> Records:
     return records
 
 
-def _append(request: Request, route: StreamRoute, kind: str, records: Records) -> Write:
+def write_append(request: Request, route: StreamRoute, kind: str, records: Records) -> Write:
+    """The append of a request's records. Raises `BadRequest`."""
     command = append_command(request.headers, route, kind, records)
     return Write(command, len(records.data), lambda outcome: append_answer(command, outcome, route))
 
@@ -231,18 +233,32 @@ def _refusal(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
 
 def begin_create(request: Request, route: StreamRoute) -> Write | None:
     """PUT: create a stream, or confirm that it exists as asked for. None leaves it to `create`."""
+    if len(request.body) > SMALL_WRITE_BYTES:
+        return None
     command = _create(request, route)
     kind = command.settings.content_type or DEFAULT_CONTENT_TYPE
-    if command.settings.fork is not None or not _is_cut_at_once(kind, request.body):
+    if command.settings.fork is not None:
         return None
     if request.body:
         try:
             command = _with_records(command, kind, _records(kind, request.body))
         except BadRequest:
             return None  # It does not matter if the stream exists.
+    return _write_create(request, route, command)
+
+
+def _write_create(request: Request, route: StreamRoute, command: Create) -> Write:
     return Write(
         command, len(command.data), lambda outcome: _create_answer(request, command, outcome, route)
     )
+
+
+def write_create(request: Request, route: StreamRoute, kind: str, records: Records) -> Write | None:
+    """The creation of a stream with these records; None for a fork. Raises `BadRequest`."""
+    command = _create(request, route)
+    if command.settings.fork is not None:
+        return None
+    return _write_create(request, route, _with_records(command, kind, records))
 
 
 async def create(service: Service, request: Request, route: StreamRoute) -> Response:
@@ -280,7 +296,7 @@ async def _propose_stream(service: Service, command: Create, body: bytes) -> Out
         if outcome.result is Result.PRECONDITION_FAILED:
             raise
         return outcome
-    return await service.node.group.propose(command, len(command.data))
+    return await service.node.foresight.propose(command, len(command.data))
 
 
 async def _propose_fork(
@@ -310,7 +326,7 @@ async def _with_body(service: Service, command: Create, kind: str, body: bytes) 
     """The command with its initial records, split by the content type `kind`."""
     if not body:
         return command
-    return _with_records(command, kind, await _cut(service, _records, kind, body))
+    return _with_records(command, kind, await cut(service, _records, kind, body))
 
 
 def _with_records(command: Create, kind: str, records: Records) -> Create:
@@ -393,13 +409,13 @@ def _is_cut_at_once(kind: str, body: bytes) -> bool:
     return len(body) <= SMALL_BYTES or not is_json(kind)
 
 
-async def _cut(
-    service: Service, cut: Callable[[str, bytes], Records], kind: str, body: bytes
+async def cut(
+    service: Service, by: Callable[[str, bytes], Records], kind: str, body: bytes
 ) -> Records:
-    """What `cut` makes of a body, in a thread if that takes long."""
+    """A body cut into records by `by`, in a thread if that takes long."""
     if _is_cut_at_once(kind, body):
-        return cut(kind, body)
-    return await service.node.run_blocking(cut, kind, body, limiter=service.splitting)
+        return by(kind, body)
+    return await service.node.run_blocking(by, kind, body, limiter=service.splitting)
 
 
 def _records(kind: str, body: bytes) -> Records:

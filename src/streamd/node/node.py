@@ -30,6 +30,7 @@ from streamd.group.stores import Stores, open_core
 from streamd.metrics import Metrics
 from streamd.node.blobs import Blobs
 from streamd.node.disk_guard import DiskGuard, DiskSpace, disk_space
+from streamd.node.foresight import Foresight
 from streamd.node.leader_operations import LeaderOperations
 from streamd.node.position_lookup import PositionLookup
 from streamd.node.reads import Reads
@@ -103,7 +104,8 @@ class Node:
         self.cold_tier = self._cold_tier(cold, self.cold_config, random)
         reader = ColdReader(None) if self.cold_tier is None else self.cold_tier.reader
         self.reads = Reads(state, stores.state, reader, run_blocking)
-        self.lookup = PositionLookup(self.group, self.reads)
+        self.foresight = Foresight(self.group, self.reads)
+        self.lookup = PositionLookup(self.group, self.reads, self.foresight)
         self.blobs = Blobs(state, stores.state, reader, run_blocking)
         self.operations = LeaderOperations(self)
         self.administration: Administration | None = None

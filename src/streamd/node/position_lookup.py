@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from streamd.group.group import Group
 from streamd.group.proposals import Unavailable
+from streamd.node.foresight import Foresight
 from streamd.node.reads import Reads
 from streamd.streams.chunks import OffsetMismatch
 from streamd.streams.commands import Command, Outcome, Result
@@ -28,8 +29,9 @@ Find = Callable[[], Awaitable[VerifiedPosition]]
 class PositionLookup:
     """Finds positions in streams, wherever their records are."""
 
-    def __init__(self, group: Group, reads: Reads) -> None:
+    def __init__(self, group: Group, reads: Reads, foresight: Foresight) -> None:
         self._group = group
+        self._foresight = foresight
         self._reads = reads
 
     async def propose(
@@ -41,7 +43,7 @@ class PositionLookup:
         Raises `Unavailable`, `OutcomeUnknown`, and a `ColdError` when the records cannot be read.
         """
         for _ in range(_TRIES):
-            outcome = await self._group.propose(make(await find()), size)
+            outcome = await self._foresight.propose(make(await find()), size)
             if outcome.result is not Result.STALE:
                 return outcome
         raise Unavailable(f"the stream was replaced {_TRIES} times during the request")

@@ -110,6 +110,12 @@ class Machine:
 
     def _do(self, command: Command, now_ms: int) -> Outcome:
         outcome = self._apply_one(command, now_ms)
+        if outcome.result in quotas.REFUSALS:
+            quotas.note_refusal(self.state, outcome.result)
+        return self.placed(outcome)
+
+    def placed(self, outcome: Outcome) -> Outcome:
+        """The outcome, with the incarnation as clients know it."""
         base = self.state.header.incarnation_base
         if base and outcome.incarnation:
             outcome.incarnation += base
@@ -232,6 +238,13 @@ class Machine:
     # -- appending ----------------------------------------------------------------------------
 
     def _append(self, command: Append, now_ms: int) -> Outcome:
+        judged = self.judge_append(command, now_ms)
+        if isinstance(judged, Outcome):
+            return judged
+        return self._append_accepted(judged, command, now_ms)
+
+    def judge_append(self, command: Append, now_ms: int) -> Stream | Outcome:
+        """The stream to append to, or the outcome of an append that changes nothing."""
         stream = self._living(command.key, now_ms)
         if isinstance(stream, Result):
             return self._absent(stream, command.key, command.if_match)
@@ -261,7 +274,7 @@ class Machine:
             full = quotas.refusal(self.state, command.key, stream, len(command.data))
             if full is not None:
                 return Outcome.of(full, stream)
-        return self._append_accepted(stream, command, now_ms)
+        return stream
 
     def _append_accepted(self, stream: Stream, command: Append, now_ms: int) -> Outcome:
         change = self._change(stream)
@@ -300,7 +313,8 @@ class Machine:
         for command in run:
             if room is not None:
                 if len(command.data) > room[0]:
-                    refused = Outcome.of(quotas.refused(self.state, room[1]), stream)
+                    quotas.note_refusal(self.state, room[1])
+                    refused = Outcome.of(room[1], stream)
                     refused.incarnation = incarnation
                     outcomes.append(refused)
                     continue
@@ -331,6 +345,18 @@ class Machine:
     # -- creating -----------------------------------------------------------------------------
 
     def _create(self, command: Create, now_ms: int) -> Outcome:
+        judged = self.judge_create(command, now_ms)
+        if isinstance(judged, Outcome):
+            return judged
+        bucket_name = keys.bucket_of(command.key)
+        bucket = self.state.buckets.get(bucket_name) or Bucket(now_ms)
+        bucket.streams += 1
+        self.state.buckets.put(bucket_name, bucket)
+        return self._create_new(command, judged, now_ms)
+
+    def judge_create(self, command: Create, now_ms: int) -> Anchor | Outcome | None:
+        """Where a fork begins, None for another new stream, or the outcome of a command that
+        changes nothing."""
         if not keys.has_bucket(command.key):
             return Outcome(Result.INVALID)
         bucket_name = keys.bucket_of(command.key)
@@ -354,13 +380,7 @@ class Machine:
         inherited = 0 if anchor is None else anchor.inherited_bytes
         size = inherited + (len(command.data) if command.lengths else 0)
         full = quotas.refusal_to_create(self.state, command.key, bucket, size)
-        if full is not None:
-            return Outcome(full)
-        if bucket is None:
-            bucket = Bucket(now_ms)
-        bucket.streams += 1
-        self.state.buckets.put(bucket_name, bucket)
-        return self._create_new(command, anchor, now_ms)
+        return anchor if full is None else Outcome(full)
 
     def _create_again(self, command: Create, existing: Stream) -> Outcome:
         if existing.deleted:

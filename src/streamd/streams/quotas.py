@@ -18,6 +18,8 @@ from streamd.streams.model import Bucket, Stream
 from streamd.streams.state import State, storable
 
 _ALL_OTHERS = DEFAULT.encode()
+# What the answers to refused commands say.
+REFUSALS = frozenset((Result.BUCKET_FULL, Result.STREAM_FULL, Result.TOO_MANY_STREAMS))
 
 
 def set_limits(state: State, command: SetLimits) -> Outcome:
@@ -121,15 +123,12 @@ def refusal(state: State, key: bytes, stream: Stream, more: int) -> Result | Non
     if more <= 0 or not state.limits.quotas:
         return None
     found = room(state, key, stream)
-    if found is None or more <= found[0]:
-        return None
-    return refused(state, found[1])
+    return None if found is None or more <= found[0] else found[1]
 
 
-def refused(state: State, why: Result) -> Result:
-    """Note a refusal."""
+def note_refusal(state: State, why: Result) -> None:
+    """Count a refusal that a client is answered."""
     state.limits.refusals[why.value] = state.limits.refusals.get(why.value, 0) + 1
-    return why
 
 
 def refusal_to_create(state: State, key: bytes, bucket: Bucket | None, size: int) -> Result | None:
@@ -139,8 +138,6 @@ def refusal_to_create(state: State, key: bytes, bucket: Bucket | None, size: int
         return None
     bucket = bucket or Bucket(0)
     if quota.max_streams is not None and bucket.streams >= quota.max_streams:
-        return refused(state, Result.TOO_MANY_STREAMS)
+        return Result.TOO_MANY_STREAMS
     found = _room(quota, bucket.size, 0)
-    if found is None or size <= max(0, found[0]):
-        return None
-    return refused(state, found[1])
+    return None if found is None or size <= max(0, found[0]) else found[1]

@@ -137,7 +137,7 @@ def _refusal(
 
 def find_boundary(stream: Stream, chunk: AnyChunk, at: Position) -> VerifiedPosition:
     """Whether a record of the chunk begins at `at`."""
-    skipped = sum(chunk.lengths[: at.record - chunk.start_record])
+    skipped = chunk.bytes_before(at.record - chunk.start_record)
     if chunk.start_byte + skipped != at.byte:
         return VerifiedPosition(stream.stream_id, Verdict.NO_BOUNDARY)
     return VerifiedPosition(stream.stream_id, Verdict.BOUNDARY, *at)
@@ -172,6 +172,32 @@ def _incomplete(stream: Stream, command: PublishSnapshot, upload: Upload | None)
         return Result.UPLOAD_LOST
     # The stream may have been deleted and created again while the body arrived.
     return None if upload.stream_id == stream.stream_id else Result.NOT_FOUND
+
+
+def judge(state: State, stream: Stream, command: PublishSnapshot) -> Outcome | None:
+    """The outcome of publishing a command's own data, if it changes nothing.
+
+    None if it may, or if the command must be made again.
+    """
+    at = Position(*command.at)
+    refusal = _refusal(state, stream, at, command.finding)
+    if refusal is Result.STALE:
+        return None
+    if refusal is Result.SNAPSHOT_DIFFERS and _is_published(stream, command):
+        refusal = Result.PUBLISHED
+    if refusal is None:
+        refusal = refusal_by_quota(state, command.key, stream, at, command.size)
+    return None if refusal is None else _answer(refusal, stream)
+
+
+def refusal_by_quota(
+    state: State, key: bytes, stream: Stream, at: Position, size: int
+) -> Result | None:
+    """Why a stream that is counted may not get another snapshot of `size` bytes; None if it may."""
+    if stream.snapshot is not None and at == stream.snapshot.position:
+        return None
+    more = _kept_with(stream, size, at) - quotas.kept(stream)
+    return quotas.refusal(state, key, stream, more)
 
 
 def _kept_with(stream: Stream, size: int, at: Position) -> int:

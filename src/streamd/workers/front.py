@@ -102,6 +102,10 @@ class WorkerApplication:
         """None: the group's process refuses it, once the body has come."""
         return None
 
+    async def foreseen(self, request: Request) -> Response | None:
+        """None: the group's process foresees it, once the body has come."""
+        return None
+
     def begin(self, request: Request, later: Later) -> Response | Parked | Begun:
         """As `Application.begin`."""
         method = request.method
