@@ -124,7 +124,7 @@ class Reads:
         if chunk is None:
             raise OffsetMismatch
         skipped = record - chunk.start_record
-        return Position(record, chunk.start_byte + sum(chunk.lengths[:skipped]))
+        return Position(record, chunk.start_byte + chunk.bytes_before(skipped))
 
     async def read(
         self, stream: Stream, at: Position, max_bytes: int, lengths: list[int] | None = None
@@ -217,7 +217,8 @@ class Reads:
             if not stored:
                 return b""
             chunk = stored[0]
-        stop = min(sum(chunk.lengths[: record - chunk.start_record]), limit.byte - chunk.start_byte)
+        stop = chunk.bytes_before(record - chunk.start_record)
+        stop = min(stop, limit.byte - chunk.start_byte)
         return b"".join(chunk.buffers(max(0, stop - most), stop))
 
     async def _from_cold(

@@ -18,6 +18,8 @@ import msgspec
 from streamd.streams.offsets import Position
 
 Buffer = bytes | memoryview
+# How many lengths are added up at once.
+_MARKED_RECORDS = 1024
 
 
 class OffsetMismatch(ValueError):
@@ -37,6 +39,48 @@ class Slice(NamedTuple):
     parts: list[Buffer]
     end: Position
     size: int
+
+
+class Marks:
+    """The sums of lengths up to some of them, so that no sum goes over a million of them twice.
+
+    Lengths may be added to the list, but none of them changes.
+    """
+
+    __slots__ = ("_lengths", "_sums")
+
+    def __init__(self, lengths: list[int]) -> None:
+        self._lengths = lengths
+        self._sums = [0]  # of the first `_MARKED_RECORDS` times each index
+
+    def sum(self, count: int) -> int:
+        """The sum of the first `count` lengths."""
+        if count < _MARKED_RECORDS:
+            return sum(self._lengths[:count])
+        place = count // _MARKED_RECORDS
+        sums = self._sums
+        while len(sums) <= place:
+            at = (len(sums) - 1) * _MARKED_RECORDS
+            sums.append(sums[-1] + sum(self._lengths[at : at + _MARKED_RECORDS]))
+        return sums[place] + sum(self._lengths[place * _MARKED_RECORDS : count])
+
+
+# The marks of the chunks with many records that were read last, by the ids of their lengths, which
+# they keep alive.
+_MOST_MARKED = 16
+_marked: dict[int, Marks] = {}
+
+
+def _marks_of(lengths: list[int]) -> Marks:
+    """The marks of a sealed chunk's lengths. Several threads may ask at once."""
+    found = _marked.get(id(lengths))
+    if found is None:
+        found = Marks(lengths)
+        found.sum(len(lengths))  # From now on it is only read.
+        for oldest in list(_marked)[: 1 - _MOST_MARKED]:
+            _marked.pop(oldest, None)
+        _marked[id(lengths)] = found
+    return found
 
 
 class Chunk(msgspec.Struct, array_like=True, gc=False):
@@ -63,6 +107,12 @@ class Chunk(msgspec.Struct, array_like=True, gc=False):
     @property
     def size(self) -> int:
         return len(self.data)
+
+    def bytes_before(self, count: int) -> int:
+        """The size in bytes of the chunk's first `count` records."""
+        if count <= _MARKED_RECORDS:
+            return sum(self.lengths[:count])
+        return _marks_of(self.lengths).sum(count)
 
     def digest(self) -> bytes:
         """128 bits of SHA-256 over the chunk's start, records, appends and bytes.
@@ -105,7 +155,7 @@ class Chunk(msgspec.Struct, array_like=True, gc=False):
         The part of an append that lies inside becomes an append.
         """
         first, last = start_record - self.start_record, end_record - self.start_record
-        skipped = sum(self.lengths[:first])
+        skipped = self.bytes_before(first)
         lengths = self.lengths[first:last]
         appends: list[int] = []
         if self.appends:
@@ -147,11 +197,14 @@ def gathered(chunks: Iterable[Chunk], start_record: int, end_record: int) -> Chu
 class OpenChunk:
     """The records after the last stored chunk, collected part by part without copying."""
 
-    __slots__ = ("appends", "lengths", "offsets", "parts", "size", "start_byte", "start_record")
+    __slots__ = (
+        "_marks", "appends", "lengths", "offsets", "parts", "size", "start_byte", "start_record"
+    )  # fmt: skip
 
     def __init__(self, start: Position) -> None:
         self.start_record, self.start_byte = start
         self.lengths: list[int] = []
+        self._marks = Marks(self.lengths)
         self.appends: list[int] = []
         self.parts: list[bytes] = []
         self.offsets: list[int] = []
@@ -164,6 +217,10 @@ class OpenChunk:
     @property
     def end_byte(self) -> int:
         return self.start_byte + self.size
+
+    def bytes_before(self, count: int) -> int:
+        """The size in bytes of the chunk's first `count` records."""
+        return self._marks.sum(count)
 
     def add(self, data: bytes, lengths: list[int]) -> None:
         """Add one append."""
@@ -210,7 +267,7 @@ def read_chunk(
     `OffsetMismatch` when the byte position of `at` lies outside its record.
     """
     skipped = at.record - chunk.start_record
-    start = sum(chunk.lengths[:skipped]) if skipped else 0
+    start = chunk.bytes_before(skipped) if skipped else 0
     if chunk.start_byte + start != at.byte:
         # Clients add to offsets ("what comes after this one") although they are opaque. An offset
         # above this boundary and not above the next one begins with this record.
@@ -229,14 +286,20 @@ def _fitting(
     chunk: AnyChunk, at: Position, end: Position, max_bytes: int, at_least_one: bool
 ) -> Position:
     first, last = at.record - chunk.start_record, end.record - chunk.start_record
-    ends = list(accumulate(chunk.lengths[first:last]))
-    ends[-1] = min(ends[-1], end.byte - at.byte)
-    fitting = bisect_right(ends, max_bytes)
+    fitting = size = 0
+    # Only as far as they fit: a chunk may have a million.
+    for begin in range(first, last, _MARKED_RECORDS):
+        ends = list(accumulate(chunk.lengths[begin : min(begin + _MARKED_RECORDS, last)]))
+        count = bisect_right(ends, max_bytes - size)
+        if count:
+            fitting, size = fitting + count, size + ends[count - 1]
+        if count < len(ends):
+            break
     if fitting == 0:
         if not at_least_one:
             return at
-        fitting = 1
-    return Position(at.record + fitting, at.byte + ends[fitting - 1])
+        fitting, size = 1, min(chunk.lengths[first], end.byte - at.byte)
+    return Position(at.record + fitting, at.byte + size)
 
 
 def lengths_between(chunk: AnyChunk, at: Position, piece: Slice) -> list[int]:
@@ -258,7 +321,7 @@ def append_at(chunk: AnyChunk, at: Position) -> list[int]:
     of one append gives the rest of that append.
     """
     index = at.record - chunk.start_record
-    if chunk.start_byte + sum(chunk.lengths[:index]) != at.byte:
+    if chunk.start_byte + chunk.bytes_before(index) != at.byte:
         raise OffsetMismatch
     if not chunk.appends:
         return chunk.lengths[index : index + 1]
