@@ -306,11 +306,14 @@ def test_no_refused_request_leaves_anything_behind(nodes: Nodes) -> None:
 
 
 def test_a_request_beyond_a_rate_leaves_nothing_behind(nodes: Nodes) -> None:
+    writer = nodes.place.token("append:slow/*")
     before = nodes.kept()
     for url in nodes.place.urls:
         # The first one goes into debt for days.
         answers = [
-            nodes.place.ask("POST", "/slow/none", url=url, headers=TEXT, content=bytes(200_000))
+            nodes.place.ask(
+                "POST", "/slow/none", writer, url=url, headers=TEXT, content=bytes(200_000)
+            )
             for _ in range(3)
         ]
         assert {answer.status_code for answer in answers} == {404, 429}
