@@ -1,4 +1,4 @@
-"""Input that is refused leaves nothing behind, on one node and on three, whichever node is asked.
+"""Input that is refused leaves nothing on any disk, on one node and on three, whichever is asked.
 
 *Nothing* is this, for each request that is answered with an error, and for each repetition of one
 that was accepted:
@@ -283,7 +283,7 @@ def _status_and_code(answer: httpx.Response, refused: Refused) -> tuple[int, str
     return answer.status_code, answer.json()["error"]["code"] if has_code else ""
 
 
-def test_no_refused_request_leaves_anything_behind(nodes: Nodes) -> None:
+def test_no_refused_request_leaves_anything_on_a_disk(nodes: Nodes) -> None:
     random = Random(SEED)
     reader = nodes.place.token("read:open/*")
     tokens: dict[str, str | None] = {"root": ROOT, "reader": reader, "none": None}
@@ -305,7 +305,7 @@ def test_no_refused_request_leaves_anything_behind(nodes: Nodes) -> None:
         assert sum(added) <= allowed
 
 
-def test_a_request_beyond_a_rate_leaves_nothing_behind(nodes: Nodes) -> None:
+def test_a_request_beyond_a_rate_leaves_nothing_on_a_disk(nodes: Nodes) -> None:
     writer = nodes.place.token("append:slow/*")
     before = nodes.kept()
     for url in nodes.place.urls:

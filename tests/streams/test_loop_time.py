@@ -89,6 +89,6 @@ def test_surrogates_and_backslashes_stay_as_they_were_sent(text: bytes) -> None:
         rb'["\ud800"\\]', rb'{"\ud800"\\:1}', rb'["\ud800",\\1]', rb'"\x\ud800"', b'"\\ud800\n"',
     ],
 )  # fmt: skip
-def test_what_is_no_json_is_none_with_surrogates_either(text: bytes) -> None:
+def test_broken_json_with_surrogates_is_refused(text: bytes) -> None:
     with pytest.raises(InvalidJson):
         json_value(text)

@@ -43,7 +43,7 @@ def foresee_snapshot(
 ) -> Outcome | None:
     """The refusal by a quota of a snapshot of at least `size` bytes; None if it may be accepted.
 
-    One at the offset of the present snapshot may be its repetition, which is no change.
+    One at the offset of the present snapshot may be its repetition, which changes nothing.
     """
     state = machine.state
     stream = state.streams.get(key) if key in state.streams else None
