@@ -12,8 +12,8 @@ import shutil
 import socket
 import stat
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -21,10 +21,10 @@ import httpx
 import pytest
 
 from tests.crash.strace import needs_strace
+from tests.support.mounts import needs_root, tmpfs
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting file systems needs root")
 _STREAM = "/v1/stream/whole"
 _BYTES = b"acknowledged" * 1000
 _NOBODY = 65534
@@ -75,18 +75,6 @@ def _assert_whole(data: Path, **options: Sequence[str]) -> None:
 # -- real faults ------------------------------------------------------------------------------
 
 
-@contextmanager
-def _tmpfs(directory: Path, size: str) -> Iterator[Path]:
-    directory.mkdir()
-    mounted = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(directory)]
-    if subprocess.run(mounted, capture_output=True).returncode != 0:
-        pytest.skip("no file system can be mounted here")
-    try:
-        yield directory
-    finally:
-        subprocess.run(["umount", "-l", str(directory)], check=True)
-
-
 def _fill_up(disk: Path) -> Path:
     """A file that takes all the space that was left."""
     file = disk / "filling"
@@ -98,7 +86,7 @@ def _fill_up(disk: Path) -> Path:
 
 @needs_root
 def test_a_full_disk(filled: Path, tmp_path: Path) -> None:
-    with _tmpfs(tmp_path / "disk", "8m") as disk:
+    with tmpfs(tmp_path / "disk", "8m") as disk:
         shutil.copytree(filled, disk / "data")
         filling = _fill_up(disk)
         _assert_refused(
@@ -110,7 +98,7 @@ def test_a_full_disk(filled: Path, tmp_path: Path) -> None:
 
 @needs_root
 def test_a_disk_that_is_mounted_read_only(filled: Path, tmp_path: Path) -> None:
-    with _tmpfs(tmp_path / "disk", "64m") as disk:
+    with tmpfs(tmp_path / "disk", "64m") as disk:
         shutil.copytree(filled, disk / "data")
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         _assert_refused(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,6 +23,7 @@ from streamd.storage_config import StorageConfig
 from streamd.streams.commands import Delete, Result
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machines, all_ready, play
+from tests.support.mounts import tmpfs
 from tests.support.nodes import append, append_to, create, key, read_all, running_node
 from tests.support.server_process import ServerProcess
 
@@ -160,17 +159,8 @@ def test_a_node_without_sessions_learns_the_reason_as_well(tmp_path: Path) -> No
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting file systems needs root")
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    mounted = ["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(directory)]
-    if subprocess.run(mounted, capture_output=True).returncode != 0:
-        pytest.skip("no file system can be mounted here")
-    try:
+    with tmpfs(tmp_path / "disk", "64m") as directory:
         yield directory
-    finally:
-        subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
 def _until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:

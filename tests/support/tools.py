@@ -21,6 +21,7 @@ COMPILER = "a C compiler (cc)"
 CURL = "curl"
 STRACE = "strace, and the right to trace processes"
 ATTACHING = "strace, and the right to attach to a process, which root has"
+MOUNTING = "root, and the right to mount file systems"
 MINIO = "MinIO, or Go to build it"
 _OLDEST_NODE = 20
 
