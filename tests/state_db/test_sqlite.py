@@ -20,6 +20,7 @@ from streamd.state.db import (
     StoreCorrupt,
     StoreError,
     StoreFull,
+    StoreNotFound,
     StoreReadOnly,
     StreamDB,
     compact,
@@ -186,11 +187,11 @@ class TestDisks:
 
         run(backend, main)
 
-    def test_a_file_in_no_directory_cannot_be_written(
+    def test_a_directory_that_is_missing_is_named(
         self, stream: Stream, backend: str, tmp_path: Path
     ) -> None:
         async def main() -> None:
-            with pytest.raises(StoreReadOnly, match="unable to open"):
+            with pytest.raises(StoreNotFound, match="none does not exist"):
                 async with stream.ready(store=SQLite(tmp_path / "none" / "state.db")):
                     pass
 

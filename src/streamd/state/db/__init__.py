@@ -31,6 +31,7 @@ from streamd.state.db.sqlite import (
     StoreCorrupt,
     StoreError,
     StoreFull,
+    StoreNotFound,
     StoreReadOnly,
 )
 from streamd.state.db.writes import DatabaseClosed, Overtaken
@@ -47,6 +48,7 @@ __all__ = [
     "StoreCorrupt",
     "StoreError",
     "StoreFull",
+    "StoreNotFound",
     "StoreReadOnly",
     "StreamDB",
     "compact",

@@ -16,6 +16,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike, fspath
+from os.path import abspath, dirname, isdir
 from threading import RLock
 from typing import NamedTuple
 
@@ -59,6 +60,10 @@ class StoreConflict(StoreError):
 
 class StoreFull(StoreError):
     """The disk is full. What was committed stays, and the stream has the rest."""
+
+
+class StoreNotFound(StoreError):
+    """The file's directory does not exist."""
 
 
 class StoreReadOnly(StoreError):
@@ -111,6 +116,9 @@ class SQLite:
         """
         with self._lock:
             self.close()
+            directory = dirname(abspath(self._path))
+            if not isdir(directory):
+                raise StoreNotFound(f"{self._path}: the directory {directory} does not exist")
             with _errors(self._path):
                 self._connection = sqlite3.connect(
                     self._path, isolation_level=None, check_same_thread=False, timeout=30
