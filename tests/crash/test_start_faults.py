@@ -10,9 +10,10 @@ import errno
 import os
 import shutil
 import socket
-import stat
 import subprocess
-from collections.abc import Callable, Sequence
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import cycle, islice
 from pathlib import Path
@@ -108,24 +109,37 @@ def test_a_disk_that_is_mounted_read_only(filled: Path, tmp_path: Path) -> None:
         _assert_whole(disk / "data")
 
 
+_AS_NOBODY = ("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups")
+
+
+@pytest.fixture
+def data_of_nobody(filled: Path) -> Iterator[Path]:
+    """A copy of the data for another user, in a directory of its own: each run of pytest closes
+    those that pytest makes, also while another run is using them."""
+    with tempfile.TemporaryDirectory() as above:
+        Path(above).chmod(0o755)
+        probe = [*_AS_NOBODY, sys.executable, "-c", f"import os, streamd; os.stat({above!r})"]
+        if shutil.which("setpriv") is None or subprocess.run(probe).returncode != 0:
+            pytest.skip("another user cannot run streamd or reach temporary files here")
+        data = shutil.copytree(filled, Path(above) / "data")
+        for path in (data, *data.rglob("*")):
+            os.chown(path, _NOBODY, _NOBODY)
+        yield data
+
+
 @needs_root
 @pytest.mark.parametrize(
     "name", ["", "LOCK", "identity.json", "log", "log/journal", "log/CURRENT", "floor", "state"]
 )
-def test_data_of_another_user(name: str, data: Path, tmp_path: Path) -> None:
+def test_data_of_another_user(name: str, data_of_nobody: Path) -> None:
     """Files that a run as root has left are the commonest of all."""
-    for path in (data, *data.rglob("*")):
-        os.chown(path, _NOBODY, _NOBODY)
-    for above in (tmp_path, *tmp_path.parents):
-        if above.stat().st_uid == 0 and str(above).startswith("/tmp/"):
-            above.chmod(above.stat().st_mode | stat.S_IXOTH)
-    os.chown(data / name, 0, 0)
-    (data / name).chmod(0o700 if (data / name).is_dir() else 0o600)
-    as_nobody = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
-    server = ServerProcess(data, wrapper=as_nobody)
+    changed = data_of_nobody / name
+    os.chown(changed, 0, 0)
+    changed.chmod(0o700 if changed.is_dir() else 0o600)
+    server = ServerProcess(data_of_nobody, wrapper=_AS_NOBODY)
     _assert_refused(server, "Permission denied", "chown", status=1)
-    os.chown(data / name, _NOBODY, _NOBODY)
-    _assert_whole(data, wrapper=as_nobody)
+    os.chown(changed, _NOBODY, _NOBODY)
+    _assert_whole(data_of_nobody, wrapper=_AS_NOBODY)
 
 
 @pytest.mark.parametrize("limit", [12, 16, 20])
