@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack, suppress
+from typing import Any
 
 import pytest
 import trio
@@ -243,6 +245,43 @@ async def test_silent_connections_keep_no_member_and_no_newcomer_out() -> None:
             kind, _ = await newcomer.introduce(node)
             assert kind == FrameKind.WELCOME
         assert node.transport.refused_connections >= 200 - 64 - 16
+
+
+async def test_a_member_that_is_named_by_a_host_name_has_places_at_its_addresses() -> None:
+    """Without that it has ever dialled this node, and also when its name is lost later."""
+    hosts = {"two.test": ["127.0.0.22"]}
+
+    class Names(trio.abc.HostnameResolver):
+        async def getaddrinfo(self, host: Any, port: Any, *rest: Any, **more: Any) -> Any:
+            name = host.decode() if isinstance(host, bytes) else host
+            if name not in hosts:
+                raise socket.gaierror(socket.EAI_NONAME, "unknown")
+            return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (one, port)) for one in hosts[name]]
+
+        async def getnameinfo(self, sockaddr: Any, flags: int) -> Any:
+            raise NotImplementedError
+
+    node = Node(1, limits=Limits(handshake_timeout_s=60.0, max_handshakes=2, backoff_max_s=0.05))
+    async with running(node, mesh=False), AsyncExitStack() as opened:
+        trio.socket.set_custom_hostname_resolver(Names())
+        node.transport.set_peers({2: "two.test:9"})
+        await wait_until(lambda: node.last_error(2) != "")
+        member = await opened.enter_async_context(
+            stranger(node, welcome=False, source="127.0.0.22")
+        )
+        for number in range(30, 40):
+            source = f"127.0.0.{number}"
+            await opened.enter_async_context(stranger(node, welcome=False, source=source))
+        hosts.clear()
+        attempts = node.hellos
+        await wait_until(lambda: "unknown" in node.last_error(2))
+        assert attempts == node.hellos
+        for number in range(30, 40):
+            source = f"127.0.0.{number}"
+            await opened.enter_async_context(stranger(node, welcome=False, source=source))
+        await wait_until(lambda: node.transport.refused_connections >= 18)
+        kind, _ = await member.introduce(node)
+        assert kind == FrameKind.WELCOME
 
 
 def _enter(handshakes: Handshakes, stack: ExitStack, *hosts: str | None) -> list[trio.CancelScope]:
