@@ -53,12 +53,12 @@ cluster: $(READY) ## Start three nodes on this machine; Ctrl-C stops them
 
 test: $(TEST_READY) $(NPM_READY) ## Run all tests, the conformance suite included
 	@$(BIN)/python -m tests.support.minio
-	@export STREAMD_SKIPPED=$$(mktemp); status=0; set -x; \
+	@export STREAMD_TEST_SKIPPED=$$(mktemp); status=0; set -x; \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS) $(COVERAGE) $(ARGS) || status=1; \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS:%=--ignore=%) --durations=20 \
 	  $(ARGS) || status=1; \
 	STREAMD_PURE_PYTHON=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(DOOR) $(ARGS) || status=1; \
-	{ set +x; } 2>/dev/null; $(BIN)/python -m tests.support.skipped; rm $$STREAMD_SKIPPED; \
+	{ set +x; } 2>/dev/null; $(BIN)/python -m tests.support.skipped; rm $$STREAMD_TEST_SKIPPED; \
 	exit $$status
 
 hearts: $(TEST_READY) ## Run only the tests of the pure packages, with their branch coverage

@@ -106,6 +106,8 @@ CASES = [
     # Any token may ask for a signature, and gets it for what it permits itself.
     Case("POST", "/auth/sign", ["read:agents/walk"], {}, {"json": {"url": STREAM}}),
 ]
+# Any token may ask, and sees the buckets that it may list.
+KNOWN = [Case("GET", "/", []), Case("HEAD", "/", [])]
 PUBLIC = ["/healthz", "/readyz/local", "/readyz/cluster", "/openapi.json"]
 
 
@@ -140,7 +142,9 @@ def place(
 
 
 def test_the_walk_visits_every_route_and_method() -> None:
-    walked = {(type(resolve(case.path.partition("?")[0].encode())), case.method) for case in CASES}
+    walked = {
+        (type(resolve(case.path.partition("?")[0].encode())), case.method) for case in CASES + KNOWN
+    }
     handled = {(kind, method) for kind, one in RESOURCES.items() for method in one.handlers}
     assert {pair for pair in walked if pair[0] is not OpsRoute} == handled
     operated = {

@@ -13,7 +13,7 @@ import pytest
 from tests.support.tools import NEEDS
 
 # Names the file that the runs of one `make test` add to.
-FILE = "STREAMD_SKIPPED"
+FILE = "STREAMD_TEST_SKIPPED"
 
 
 def record(reports: Iterable[pytest.TestReport | pytest.CollectReport]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from streamd import __version__
-from streamd.commands.options import DEFAULT_URL
-from streamd.config import Config
+from streamd.config import Config, ServerConfig
 
 _NO_AUTH = "none: anyone who reaches the address may read, write and operate everything"
 _AUTH = "required: requests need a token"
@@ -43,7 +42,7 @@ def _first_command(config: Config, url: str) -> str:
     # A node that listens on all addresses does so on the loopback, too.
     here = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     command = "streamd create demo/hello"
-    if here != DEFAULT_URL:
+    if here != f"http://{ServerConfig().listen}":
         command += f" --url {here}"
     if config.server.tls_cert is not None:
         command += " --cacert AUTHORITY.pem"

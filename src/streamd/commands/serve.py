@@ -34,7 +34,12 @@ _SWITCH_INTERVAL_S = 0.001
 log = structlog.get_logger("streamd.server")
 
 
-async def serve(config: Config, announce: Callable[[str], None] = print) -> None:
+def _print(text: str) -> None:
+    # At once: into a pipe Python would print it when the process ends.
+    print(text, flush=True)
+
+
+async def serve(config: Config, announce: Callable[[str], None] = _print) -> None:
     """Serve until SIGTERM or SIGINT, then hand leadership over and drain. A second signal ends the
     process at once.
 

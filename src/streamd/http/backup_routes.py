@@ -15,7 +15,6 @@ _MSGPACK = "application/vnd.msgpack"
 
 def add(app: QuartTrio, node: Node) -> None:
     """Add the routes to the operations app."""
-    saver = node.saver
 
     @app.post("/cluster/backup")
     @answering
@@ -24,7 +23,7 @@ def add(app: QuartTrio, node: Node) -> None:
             text = "this node has a cold store, which holds its backup: see `streamd backup status`"
             return error_answer("HAS_COLD_STORE", text, 409)
         try:
-            begun = await saver.begin()
+            begun = await node.saver.begin()
         except BackupInProgress:
             text = "another backup of this node is under way, or was broken off within a minute"
             return error_answer("BACKUP_IN_PROGRESS", text, 409)
@@ -36,7 +35,7 @@ def add(app: QuartTrio, node: Node) -> None:
         if not (number.isascii() and number.isdigit() and len(number) < 10):
             return _not_found()
         try:
-            found = await saver.object(backup, int(number))
+            found = await node.saver.object(backup, int(number))
         except NoSuchBackup:
             return _not_found()
         return Response(msgspec.msgpack.encode(found), content_type=_MSGPACK), 200
@@ -45,7 +44,7 @@ def add(app: QuartTrio, node: Node) -> None:
     @answering
     async def end(backup: str) -> Answer:
         try:
-            await saver.end(backup)
+            await node.saver.end(backup)
         except NoSuchBackup:
             return _not_found()
         return Response(b""), 204
