@@ -14,7 +14,7 @@ import trio
 from streamd.cluster.cluster import Cluster
 from streamd.codec import decode_batch
 from streamd.group import forwarding
-from streamd.group.opening import Opener
+from streamd.group.opening import Opener, SessionAnswer, SessionRequest
 from streamd.group.packages import HOT_TIER_FULL
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.messages import EntryKind
@@ -286,6 +286,38 @@ def test_a_process_whose_state_lags_learns_which_session_it_replaces(play: Play)
         session = leader.node.group.state.sessions.get(keys.number(second.node_id))
         assert session is not None
         assert (session.session_id, session.nonce) == (opened, 99)
+
+    play(scenario)
+
+
+def test_a_new_leader_does_not_refuse_sessions_before_it_knows_those_that_are_open(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state may lag its log, and it has not met the member that is down: without numbers, a
+    write in progress at the next change of leader would have an unknown outcome."""
+    monkeypatch.setattr("streamd.group.state_flusher.FLUSH_INTERVAL_S", 60.0)
+    refused: list[bool] = []
+    real = Opener.open
+
+    async def open_noting(self: Opener, node_id: int, request: SessionRequest) -> SessionAnswer:
+        answer = await real(self, node_id, request)
+        refused.append(answer.is_refused)
+        return answer
+
+    monkeypatch.setattr(Opener, "open", open_noting)
+
+    async def scenario(machines: Machines) -> None:
+        await begin(machines)
+        refused.clear()
+        for machine in machines.all:
+            await machine.kill()
+            machine.disk_s = 0.05
+        up = machines.all[:2]
+        for machine in up:
+            machines.start(machine)
+        await wait_until(lambda: all(has_session(machine) for machine in up))
+        assert refused
+        assert not any(refused)
 
     play(scenario)
 

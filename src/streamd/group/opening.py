@@ -85,11 +85,17 @@ class Opener:
     def is_refused(self) -> bool:
         """Whether there are no sessions yet, so that writes have to do without."""
         if self._core.role == Role.LEADER:
-            return not self._may_open()
+            return self._refuses()
         return self._is_refused or self._peers.log_format_of(self._core.leader_id) == 0
 
     def _may_open(self) -> bool:
         return self.formats.may_use(SESSIONS_FORMAT)
+
+    def _refuses(self) -> bool:
+        """Whether this leader opens no sessions. Until it has applied an entry of its own term, its
+        state may lack sessions that are open, which say that every member understands them."""
+        knows = self._state.header.applied_term == self._core.term
+        return knows and not self._may_open()
 
     def leader_changed(self) -> None:
         """Ask the next leader, which may decide otherwise."""
@@ -162,8 +168,10 @@ class Opener:
         """The node's session after its request."""
         if self._core.role != Role.LEADER:
             raise Unavailable("this node does not lead")
-        if not self._may_open():
+        if self._refuses():
             return SessionAnswer(True)
+        if not self._may_open():
+            raise Unavailable("this leader has not applied all that was decided before it")
         if len(self.waiting) >= _MAX_WAITING:
             raise Unavailable("too many nodes are asking for sessions")
         command = OpenSession(node_id, request.nonce, request.replaces)
