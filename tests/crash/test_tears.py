@@ -1,6 +1,7 @@
 """Power fails at any moment, with any unsynced pages on the disk: the node starts.
 
-`TEARS=20000 SEED=5 pytest tests/crash/test_tears.py` looks at more images, of other steps.
+Each commit has steps of its own. `TEARS=20000 SEED=5 pytest tests/crash/test_tears.py` looks at
+more images, of a seed's steps.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from tests.crash.recorded_disk import Call, Disk, calls, record
 from tests.crash.recorded_steps import Contents, Script, rows_of
 from tests.crash.strace import needs_strace
 from tests.sim.torn_pages import Tear
+from tests.support.seeds import first_seed
 
 TEARS = int(os.environ.get("TEARS", "150"))
-SEED = int(os.environ.get("SEED", "0"))
+SEED = first_seed()
 
 
 @needs_strace

@@ -20,6 +20,7 @@ import trio.testing
 from streamd.http.connection import Connection
 from streamd.http.transports import SocketTransport
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
+from tests.support.seeds import seeds
 from tests.support.tools import COMPILER, NEEDS
 
 HEAD = b"Host: x\r\nContent-Type: text/plain\r\n"
@@ -237,7 +238,7 @@ async def answers(server: Serving, pieces: list[bytes], random: Random) -> bytes
     return re.sub(rb"Date: [^\r]*", b"", text)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 async def test_generated_requests_are_answered_alike_by_both(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

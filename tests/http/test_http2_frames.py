@@ -11,6 +11,7 @@ import pytest
 from streamd.http.http2_frames import BURST_FRAMES, FRAMES_PER_TURN, Flood, FrameMeter
 from tests.http.pki import Pki
 from tests.http.serving import PATIENCE_S, serving
+from tests.support.seeds import seeds
 from tests.support.wire import checked_async_client
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -48,7 +49,7 @@ def random_frames(random: Random) -> list[bytes]:
     return frames
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_split_frames_are_the_same_except_for_ignorable_ones(seed: int) -> None:
     random = Random(seed)
     frames = random_frames(random)

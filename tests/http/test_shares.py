@@ -10,6 +10,7 @@ from streamd.addresses import client_of
 from streamd.config import ServerConfig
 from streamd.http.incoming import Pace
 from streamd.http.shares import LimitReached, Share, Shares
+from tests.support.seeds import seeds
 
 
 def take_all(shares: Shares, client: str) -> list[Share]:
@@ -119,7 +120,7 @@ def test_a_steady_body_may_be_as_slow_as_the_rate() -> None:
     assert 10 <= (given_up_after([(0.5, 49)] * 1000) or 0) <= 12.5
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_no_window_of_a_body_is_much_slower_than_the_rate(seed: int) -> None:
     """Until it is refused, the body had the rate in every window, up to its granularity."""
     random = Random(seed)

@@ -18,6 +18,7 @@ from tests.jepsen_like.checker import check, main
 from tests.jepsen_like.findings import Anomaly, MalformedHistory, Report
 from tests.jepsen_like.history import Operation, Recorder, Stamp
 from tests.jepsen_like.simulated import STREAM, Simulation, token
+from tests.support.seeds import seeds
 
 TAPES = st.lists(st.integers(0, 2**16), min_size=100, max_size=900)
 SEEDS = st.integers(0, 2**32)
@@ -63,7 +64,7 @@ def test_good_histories_contain_every_kind_of_operation() -> None:
 
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_the_histories_to_corrupt_are_good(is_closed: bool) -> None:
-    for seed in range(100):
+    for seed in seeds(100):
         world = corruptions.good_world(random.Random(seed).randrange, 80, is_closed)
         assert check(world.history).is_valid
 

@@ -18,6 +18,7 @@ from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.cold_reader import ColdReader
 from tests.sim.objects import ObjectsOf, SimulatedObjects
 from tests.support.packs import chunks_of, located
+from tests.support.seeds import seeds
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -39,7 +40,7 @@ def _pack(random: Random, number: int) -> tuple[Pack, list[Chunk]]:
     return writer.finish(), chunks
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 async def test_wrong_bytes_are_never_returned(
     seed: int, autojump_clock: trio.testing.MockClock
 ) -> None:

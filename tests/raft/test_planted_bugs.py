@@ -15,13 +15,14 @@ from tests.raft.invariants import InvariantBroken
 from tests.raft.planted_bugs import FOR_RANDOM, FOR_SCRIPTS, Plant
 from tests.raft.simulation import run_seed
 from tests.raft.test_scripts import SCRIPTS, played
+from tests.support.seeds import seeds
 
-# How many seeds from the likely one on are tried first, and how many more there are for all
-# that these do not find, once a change of the core has made them stale: about a minute's.
-LIKELY = 20
-MORE_SEEDS = 2400
+# How many of the commit's seeds come first, how many then from the likely one on, and how many more
+# of the commit's there are for all that these do not find, once a change of the core has made the
+# likely ones stale: about a minute's.
+NEW_SEEDS, LIKELY, MORE_SEEDS = 20, 20, 2400
 STEPS = 6000
-# Where to look first, for those that most schedules do not meet.
+# Which seeds met those that most do not.
 LIKELY_SEEDS = {
     "heartbeat_commits_beyond_the_match": 27,
     "joint_configuration_is_left_at_once": 332,
@@ -58,9 +59,10 @@ _more_seeds_used = count()
 
 
 def run_seeds(first: int) -> None:
-    for seed in range(first, first + LIKELY):
+    new = seeds(NEW_SEEDS + MORE_SEEDS)
+    for seed in (*new[:NEW_SEEDS], *range(first, first + LIKELY)):
         run_seed(seed, STEPS)
-    for seed in range(MORE_SEEDS):
+    for seed in new[NEW_SEEDS:]:
         if next(_more_seeds_used) >= MORE_SEEDS:
             break
         run_seed(seed, STEPS)

@@ -1,12 +1,11 @@
 """The simulation of whole nodes is checked itself: each deliberate mistake is found.
 
 Each is found by a handful of schedules with a focus on it, so that none depends on a lucky seed.
-`SEED=100 pytest tests/sim/test_planted_bugs.py` begins with others.
+Each commit has seeds of its own; `SEED=100 pytest tests/sim/test_planted_bugs.py` runs that one.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 
@@ -16,9 +15,12 @@ from tests.sim.focus import Focus
 from tests.sim.planted_bugs import PLANTED, Planted
 from tests.sim.simulation import innermost, run_seed
 from tests.sim.watch import InvariantBroken
+from tests.support.seeds import seeds
 
-MAX_SEEDS = 8
-# Where to look first, for those that the first schedule does not meet.
+# How many of the commit's seeds come first, how many then from the likely one on, and how many more
+# of the commit's for what no longer happens there.
+NEW_SEEDS, MAX_SEEDS, MORE_SEEDS = 6, 8, 40
+# Which seeds met those that most do not.
 LIKELY_SEEDS = {
     "damage_is_mistaken_for_a_torn_write": 2,
     "forwarded_write_is_answered_before_it_is_committed": 1,
@@ -44,6 +46,7 @@ def test_focused_schedules_find_the_mistake(
 
 
 def run_seeds(focus: Focus, likely: int) -> None:
-    first = int(os.environ.get("SEED", likely))
-    for seed in range(first, first + MAX_SEEDS):
+    new = seeds(NEW_SEEDS + MORE_SEEDS)
+    known = range(likely, likely + MAX_SEEDS)
+    for seed in (*new[:NEW_SEEDS], *known, *new[NEW_SEEDS:]):
         run_seed(seed, focus.seconds, focus)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from streamd.storage import journal
 from streamd.storage.journal import SECTOR_BYTES, Damaged, Journal, Mark, records, records_left
+from tests.support.seeds import seeds
 
 BEGINNING = Mark(journal_id=0x5EED)
 # Within a sector, just filling it, just not, and over many.
@@ -251,7 +252,7 @@ def test_a_file_made_longer_is_read_as_before(tmp_path: Path) -> None:
 # -- room -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_nothing_that_is_needed_is_ever_overwritten(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     file = tmp_path / "journal"

@@ -29,6 +29,7 @@ from tests.storage import images
 from tests.storage.images import copy_of, entry, fill, newest_file, open_log, read_all
 from tests.storage.test_order import Notes
 from tests.support.directories import copy_in_use
+from tests.support.seeds import seeds
 
 T = TypeVar("T")
 
@@ -116,7 +117,7 @@ class Steps:
         return lambda: log.reset(position)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_killed_before_anything_it_makes_durable_a_log_is_as_before_or_as_meant(
     seed: int, tmp_path: Path
 ) -> None:
