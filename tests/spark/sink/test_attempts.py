@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 from pyspark.sql.types import StringType, StructType
 
-from streamd.client import Unavailable, Unreachable
+from streamd.client import OutcomeUnknown, Unavailable, Unreachable
 from streamd.spark.sink import task
 from streamd.spark.sink.errors import BadRow, Fenced, NotWritten, RowsChanged
 from streamd.spark.sink.writers import StreamWriter, Written
@@ -250,7 +250,7 @@ def _attempt(
             partition=partition,
             epoch=epoch,
         )
-    except (Unavailable, Unreachable, ConnectionResetError, Fenced):
+    except (OutcomeUnknown, Unavailable, Unreachable, ConnectionResetError, Fenced):
         return False
     return True
 
