@@ -333,7 +333,7 @@ def test_a_blocking_reader_that_a_signal_interrupts_gets_every_message_once(way:
                 found = all_blocking(stream.read_json())
                 assert found == list(range(len(found))), seed
             else:
-                assert all_blocking(stream.follow_json(live=way)) == list(range(40)), seed  # type: ignore[arg-type]
+                assert all_blocking(stream.follow_json(live=way)) == list(range(40)), seed  # type: ignore[call-overload]
 
 
 def test_a_blocking_append_with_a_key_that_a_signal_interrupts_is_stored_once() -> None:

@@ -201,6 +201,48 @@ def test_a_follower_may_begin_now_or_at_an_offset(stream: Stream) -> None:
         assert list(later) == [3]
 
 
+def test_each_message_has_a_position_from_which_exactly_the_rest_is_read(stream: Stream) -> None:
+    stream.create("application/json")
+    stream.append_json("a", "b", "c")
+    middle = stream.append_json("d", "e").next_offset
+    stream.append_json("f", close=True)
+    pairs = list(stream.read_json(offsets=True))
+    assert [message for _, message in pairs] == list("abcdef")
+    for count, (position, _) in enumerate(pairs, 1):
+        rest = list("abcdef")[count:]
+        assert list(stream.read_json(position)) == rest
+        assert list(stream.follow_json(position)) == rest
+        again = stream.follow_json(position, offsets=True)
+        assert [message for _, message in again] == rest
+    for position, message in stream.read_json(middle, offsets=True):
+        assert (position, message) == (stream.head().next_offset, "f")
+
+
+def test_positions_count_on_in_a_stream_that_grows(stream: Stream) -> None:
+    stream.create("application/json")
+    stream.append_json("a", "b")
+    with stream.follow_json(offsets=True) as pairs:
+        (first, _), _ = next(pairs), next(pairs)
+        stream.append_json("c", "d", "e", close=True)
+        positions = dict(reversed(pair) for pair in pairs)
+    assert list(stream.read_json(first)) == list("bcde")
+    assert list(stream.read_json(positions["c"])) == ["d", "e"]
+    assert list(stream.read_json(positions["d"])) == ["e"]
+    assert list(stream.read_json(positions["e"])) == []
+
+
+def test_a_position_that_a_shorter_stream_cannot_have_is_refused(stream: Stream) -> None:
+    stream.create("application/json")
+    stream.append_json("a", "b", "c")
+    position = list(stream.read_json(offsets=True))[1][0]
+    stream.delete()
+    stream.create("application/json", data=b'["x"]')
+    with pytest.raises(library.StreamReplaced):
+        list(stream.read_json(position))
+    with pytest.raises(ValueError, match="not the position"):
+        list(stream.read_json("-1,x"))
+
+
 def test_text_is_followed_to_the_byte(stream: Stream) -> None:
     text = "one\r\ntwo\rä".encode()[:-1] + b"\xff"
     stream.create("text/plain")

@@ -33,6 +33,8 @@ def blocking(client: Client) -> None:
     assert_type(stream.signed_url("GET"), str)
     for chunk in stream.read():
         assert_type(chunk, Chunk)
+    assert_type(stream.read_json(), Iteration[Any])
+    assert_type(stream.read_json(offsets=True), Iteration[tuple[str, Any]])
     for part in stream.state():
         assert_type(part, Snapshot | Chunk)
     with stream.producer("me", epochs=FileEpochs("epochs")) as producer:
@@ -57,6 +59,8 @@ async def asynchronous() -> None:
         assert_type(stream.follow(), AsyncIteration[Chunk])
         async for message in stream.follow_json():
             assert_type(message, Any)
+        async for position, _ in stream.follow_json(offsets=True):
+            assert_type(position, str)
         async with stream.producer() as producer:
             await producer.append("x")
 

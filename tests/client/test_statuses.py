@@ -15,7 +15,7 @@ from streamd.client.core import operations, snapshots
 from streamd.client.core.producing import ProducerSettings, producer
 from streamd.client.core.retrying import Session, ask, receive
 from streamd.client.core.steps import Answer, Call, Flow, Pause, Receive, Request, Send, Step
-from streamd.client.core.streams import StreamFlows, messages
+from streamd.client.core.streams import StreamFlows
 from streamd.client.epochs import MemoryEpochs
 from streamd.client.errors import (
     OutcomeUnknown,
@@ -53,9 +53,9 @@ Operation = Callable[[Session], Flow[Any]]
 READS: dict[str, Operation] = {
     "head": lambda s: stream(s).head(),
     "read": lambda s: stream(s).read("-1", None),
-    "read-json": lambda s: messages(stream(s).read("-1", None)),
+    "read-json": lambda s: stream(s).read_json("-1", False),
     "follow": lambda s: stream(s).follow("-1", "sse"),
-    "follow-json": lambda s: messages(stream(s).follow("-1", "long-poll")),
+    "follow-json": lambda s: stream(s).follow_json("-1", "long-poll", False),
     "snapshot": lambda s: snapshots.read(stream(s), None),
     "bootstrap": lambda s: snapshots.bootstrap(stream(s)),
     "state": lambda s: snapshots.state(stream(s), "auto"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from streamd.client.async_driving import AsyncDriver, AsyncIteration
 from streamd.client.async_producing import AsyncProducer
@@ -15,7 +15,7 @@ from streamd.client.core.producing import ProducerSettings, producer
 from streamd.client.core.reading import Live
 from streamd.client.core.retrying import TIMEOUT_S, Session, ask, receive
 from streamd.client.core.steps import Answer, Body, Request
-from streamd.client.core.streams import Data, Once, StreamFlows, as_bytes, messages
+from streamd.client.core.streams import Data, Once, StreamFlows, as_bytes
 from streamd.client.epochs import Epochs
 from streamd.client.names import bucket_path, parse_name
 from streamd.client.signing import signed_url
@@ -350,9 +350,21 @@ class AsyncStream:
         """
         return self._driver.iterate(self._flows.read(offset, max_bytes))
 
-    def read_json(self, offset: str = START) -> AsyncIteration[Any]:
-        """Iterate over the messages of a JSON stream, up to its present end."""
-        return self._driver.iterate(messages(self._flows.read(offset, None)))
+    @overload
+    def read_json(
+        self, offset: str = START, *, offsets: Literal[False] = False
+    ) -> AsyncIteration[Any]: ...
+    @overload
+    def read_json(
+        self, offset: str = START, *, offsets: Literal[True]
+    ) -> AsyncIteration[tuple[str, Any]]: ...
+    def read_json(self, offset: str = START, *, offsets: bool = False) -> AsyncIteration[Any]:
+        """Iterate over the messages of a JSON stream, up to its present end.
+
+        With `offsets`, over pairs: the position after a message, and the message. A position is
+        an `offset` for `read_json` and `follow_json` only. Raises as `read` does, and `ValueError`.
+        """
+        return self._driver.iterate(self._flows.read_json(offset, offsets))
 
     def follow(self, offset: str = START, *, live: Live = "auto") -> AsyncIteration[Chunk]:
         """Iterate over the stream from `offset` on as it grows, until it is closed.
@@ -364,9 +376,22 @@ class AsyncStream:
         """
         return self._driver.iterate(self._flows.follow(offset, live))
 
-    def follow_json(self, offset: str = START, *, live: Live = "auto") -> AsyncIteration[Any]:
-        """Iterate over the messages of a JSON stream as it grows, as `follow` does."""
-        return self._driver.iterate(messages(self._flows.follow(offset, live)))
+    @overload
+    def follow_json(
+        self, offset: str = START, *, live: Live = "auto", offsets: Literal[False] = False
+    ) -> AsyncIteration[Any]: ...
+    @overload
+    def follow_json(
+        self, offset: str = START, *, live: Live = "auto", offsets: Literal[True]
+    ) -> AsyncIteration[tuple[str, Any]]: ...
+    def follow_json(
+        self, offset: str = START, *, live: Live = "auto", offsets: bool = False
+    ) -> AsyncIteration[Any]:
+        """Iterate over the messages of a JSON stream as it grows, as `follow` does.
+
+        With `offsets`, over pairs of a position and a message, as `read_json` does.
+        """
+        return self._driver.iterate(self._flows.follow_json(offset, live, offsets))
 
 
 class AsyncSnapshots:

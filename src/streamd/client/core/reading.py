@@ -65,18 +65,19 @@ class Incarnation:
         if (found := _ETAG.fullmatch(answer.headers.get(ETAG, ""))) is None:
             return
         if self._tag not in (None, found[1]):
-            raise _replaced(answer.status)
+            raise replaced(answer.status)
         self._tag, self._checked_at = found[1], self._session.clock()
 
 
-def _replaced(status: int) -> StreamReplaced:
+def replaced(status: int | None = None) -> StreamReplaced:
+    """What tells that another stream is read than the one that was begun."""
     message = "another stream has this name now, or the cluster was restored from a backup"
     return StreamReplaced("STREAM_REPLACED", message, status)
 
 
 def _check_order(answer: Answer, before: str, chunk: Chunk) -> None:
     if before not in (START, NOW) and chunk.next_offset < before:
-        raise _replaced(answer.status)
+        raise replaced(answer.status)
 
 
 def read(

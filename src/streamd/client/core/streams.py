@@ -157,6 +157,16 @@ class StreamFlows:
         """Emit chunks until the stream is closed."""
         return reading.follow(self.session, self.name.path, offset, live)
 
+    def read_json(self, offset: str, offsets: bool) -> Flow[None]:
+        """Emit messages up to the present end."""
+        place = Place(offset)
+        return messages(self.read(place.offset, None), place, offsets)
+
+    def follow_json(self, offset: str, live: Live, offsets: bool) -> Flow[None]:
+        """Emit messages until the stream is closed."""
+        place = Place(offset)
+        return messages(self.follow(place.offset, live), place, offsets)
+
     def type(self) -> Flow[str]:
         """The stream's content type."""
         if self.content_type is None:
@@ -165,8 +175,43 @@ class StreamFlows:
         return self.content_type
 
 
-def messages(chunks: Flow[Any]) -> Flow[None]:
-    """Emit the JSON messages of the chunks that a flow emits."""
+class Place:
+    """Where a reader of messages is: an offset, and how many messages after it are not wanted.
+
+    An append of several messages has one offset. A position in it is written `OFFSET,COUNT`, which
+    no server sees; no offset has a comma (section 6 of the protocol).
+    """
+
+    def __init__(self, position: str) -> None:
+        self.offset, comma, count = position.partition(",")
+        if comma and not (count.isascii() and count.isdigit()):
+            raise ValueError(f"not the position of a message: {position!r}")
+        self._skipped = int(count or 0)
+
+    def take(self, chunk: Chunk) -> list[Any]:
+        """The chunk's wanted messages.
+
+        Raises `StreamReplaced` if the stream ends before the position, and `ValueError`.
+        """
+        found = chunk.json()
+        skipped = min(self._skipped, len(found))
+        self._skipped -= skipped
+        if self._skipped and chunk.up_to_date:
+            raise reading.replaced()
+        self.offset = chunk.next_offset
+        return found[skipped:] if skipped else found
+
+    def take_pairs(self, chunk: Chunk) -> list[tuple[str, Any]]:
+        """The chunk's wanted messages, each with the position after it. Raises as `take` does."""
+        before, skipped = self.offset, self._skipped
+        found = self.take(chunk)
+        positions = [f"{before},{skipped + count}" for count in range(1, len(found))]
+        return list(zip([*positions, chunk.next_offset], found, strict=False))
+
+
+def messages(chunks: Flow[Any], place: Place, offsets: bool) -> Flow[None]:
+    """Emit the JSON messages of the chunks that a flow emits, as pairs if with `offsets`."""
+    take = place.take_pairs if offsets else place.take
     result, failure = None, None
     while True:
         step = resume(chunks, result, failure)
@@ -174,7 +219,7 @@ def messages(chunks: Flow[Any]) -> Flow[None]:
         if isinstance(step, Done):
             return
         if isinstance(step, Emit):
-            for message in step.value.json():
+            for message in take(step.value):
                 yield Emit(message)
             continue
         try:
