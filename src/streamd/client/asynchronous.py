@@ -118,7 +118,7 @@ class AsyncClient:
         return AsyncBucket(self._driver, self._session, name)
 
     def buckets(self, *, prefix: str = "", after: str | None = None) -> AsyncIteration[BucketInfo]:
-        """Iterate over the buckets that the token may list, by name, as `AsyncBucket.streams`."""
+        """Iterate over the buckets that the token may list, by name, page by page."""
         return self._driver.iterate(operations.buckets(self._session, prefix, after))
 
     async def request(

@@ -116,7 +116,7 @@ class Client:
         return Bucket(self._driver, self._session, name)
 
     def buckets(self, *, prefix: str = "", after: str | None = None) -> Iteration[BucketInfo]:
-        """Iterate over the buckets that the token may list, by name, as `Bucket.streams` does."""
+        """Iterate over the buckets that the token may list, by name, page by page."""
         return self._driver.iterate(operations.buckets(self._session, prefix, after))
 
     def request(
