@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import Row
 
 from streamd.codec import decode_batch
 from streamd.objectstore.names import SegmentName
@@ -110,7 +109,7 @@ def test_appends_name_their_stream_records_and_producer(read: Reads) -> None:
         assert (row.records, row.bytes) == (len(command.lengths), len(command.data))
         assert (row.close, row.seq) == (command.close, command.seq)
         stamp = command.producer
-        assert row.producer == (stamp and Row(*msgspec.structs.astuple(stamp)))
+        assert row.producer == (stamp and (stamp.producer_id, stamp.epoch, stamp.seq))
         assert bytes(row.digests) == digests(command.data, command.lengths)
         head = msgspec.msgpack.decode(bytes(row.head))
         data, head[3] = head[3], command.data
