@@ -18,9 +18,10 @@ settings.register_profile("streamd", database=None, deadline=None, print_blob=Tr
 settings.load_profile("streamd")
 vars(core)["global_force_seed"] = first_seed()
 
-# A shell that starts the tests in the background makes them and their children ignore SIGINT, but
-# tests send it.
+# A shell that starts the tests in the background makes them and their children ignore SIGINT, and
+# nohup SIGHUP, but tests send both.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _SUMMARY = "summary"
 

@@ -89,9 +89,13 @@ class Shell:
 
 
 def without_waits(errors: bytes) -> bytes:
-    """What is on standard error, but for what a command waited for on a busy machine."""
+    """What is on standard error, but for what a command says while it waits."""
     lines = errors.splitlines(keepends=True)
-    return b"".join(line for line in lines if not line.startswith(b"streamd: waiting for "))
+    return b"".join(
+        line
+        for line in lines
+        if not line.startswith(b"streamd: waiting for ") and not line.endswith(b"; trying again\n")
+    )
 
 
 def heard(process: subprocess.Popen[bytes], size: int) -> bytes:
