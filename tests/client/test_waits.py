@@ -20,6 +20,7 @@ _MOST_S = RETRY_FOR_S + 2 + 5
 # The arguments of each command that asks a server; a command without a line here fails a test.
 ARGUMENTS = {
     "append": "demo/x",
+    "backup save": "saved",
     "bootstrap": "demo/x",
     "close": "demo/x",
     "cluster add": "127.0.0.1:1",
