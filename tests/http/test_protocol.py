@@ -104,7 +104,7 @@ FAULTS = [
     Fault("PUT", "/v1/stream/a%FF", 400, "INVALID_PATH"),
     Fault("PUT", "/v1/stream/" + "a" * 1014, 400, "INVALID_PATH"),
     Fault("GET", "/v1/stream/__ds/x", 404, "NOT_FOUND"),
-    Fault("GET", "/", 404, "NOT_FOUND"),
+    Fault("GET", "/nowhere/at/all", 404, "NOT_FOUND"),
     Fault("GET", "/v1/other", 404, "NOT_FOUND"),
     Fault("GET", "/cluster/other", 404, "NOT_FOUND"),
     Fault("PUT", "/bucket", 409, "BUCKET_EXISTS"),
