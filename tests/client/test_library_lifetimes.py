@@ -58,6 +58,7 @@ import os, sys
 from streamd.client import Client
 
 def in_child(act):
+    sys.stdout.flush()  # else the child prints once more what the parent has not written yet
     child = os.fork()
     if not child:
         try:
