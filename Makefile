@@ -126,7 +126,7 @@ clean: ## Remove everything that was set up or built
 	rm -rf $(VENV) .venv-* tests/*/node_modules examples/*/node_modules bench/node/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(READY): pyproject.toml requirements.lock hatch_build.py src/streamd/http/_batch_io.c
+$(READY): pyproject.toml requirements.lock hatch_build.py src/streamd/http/sockets/_batch_io.c
 	@python=$$(for p in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
 	    command -v $$p >/dev/null && \
 	    $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$p && break; \

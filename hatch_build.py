@@ -1,8 +1,8 @@
 """Builds the C extension at installation, if there is a compiler.
 
 Without one the installation is complete as well: the module has a twin in Python
-(`streamd.http.batch_io`). An editable installation gets the extension beside its source, a wheel
-contains it.
+(`streamd.http.sockets.batch_io`). An editable installation gets the extension beside its source,
+a wheel contains it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
 
-NAME = "streamd.http._batch_io"
-SOURCE = "src/streamd/http/_batch_io.c"
+NAME = "streamd.http.sockets._batch_io"
+SOURCE = "src/streamd/http/sockets/_batch_io.c"
 
 
 class BuildHook(BuildHookInterface):

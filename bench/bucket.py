@@ -18,8 +18,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from streamd.backup.archive import SEGMENT_BYTES
-from streamd.codec import Batch, encode_batch
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.objectstore.checkpoints import CheckpointOf, CheckpointWriter
 from streamd.objectstore.ends import ArchiveEnd, make_end
 from streamd.objectstore.names import NamedObject, cluster_folder
@@ -33,6 +32,7 @@ from streamd.storage.raft_snapshots import SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
+from streamd.streams.codec import Batch, encode_batch
 from streamd.streams.commands import Append, Archived, Command, Create, FlushCold, NewSlice
 from streamd.streams.machine import Machine
 from streamd.streams.model import LogPosition, ProducerStamp, Settings

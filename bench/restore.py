@@ -25,11 +25,11 @@ import trio
 
 from bench.store import ObjectStore as MinioStore
 from streamd.app import App, Environment
-from streamd.blocking import in_thread
-from streamd.config import ColdConfig, Config
+from streamd.config.settings import ColdConfig, Config
 from streamd.group.stores import Stores
 from streamd.node.node import Node
 from streamd.objectstore.objects import ObjectStore
+from streamd.process.threads import in_thread
 from streamd.streams.commands import Append, Create
 from streamd.streams.keys import stream_key
 from streamd.streams.model import Settings

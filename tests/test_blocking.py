@@ -15,12 +15,12 @@ import pytest
 import trio
 import trio.testing
 
-from streamd import blocking
-from streamd.blocking import own_thread
+from streamd.process import threads as blocking
+from streamd.process.threads import own_thread
 
 _DECODE = """
 import msgspec, trio
-from streamd.blocking import in_thread
+from streamd.process.threads import in_thread
 
 def decode():
     try:

@@ -15,9 +15,9 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from streamd.certificates import POLL_INTERVAL_S, TlsFiles
-from streamd.config import ConfigError, ServerConfig
-from streamd.http.listeners import server_tls
+from streamd.config.settings import ConfigError, ServerConfig
+from streamd.credentials.tls_files import POLL_INTERVAL_S, TlsFiles
+from streamd.http.door.listeners import server_tls
 from tests.http.pki import make_pki
 from tests.support.server_process import ServerProcess
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import streamd
-from streamd.http.batch_io import LANGUAGE
+from streamd.http.sockets.batch_io import LANGUAGE
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
 

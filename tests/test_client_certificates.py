@@ -11,9 +11,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
 from streamd.auth.certificates import Certificate
-from streamd.auth_config import CertificateConfig
-from streamd.client_certificates import MAX_NAMES, listed_certificates, parse_certificate
-from streamd.config import ConfigError
+from streamd.config.auth import CertificateConfig
+from streamd.config.settings import ConfigError
+from streamd.credentials.client_certificates import (
+    MAX_NAMES,
+    listed_certificates,
+    parse_certificate,
+)
 from tests.support.client_certificates import issue
 
 AUTHORITY = trustme.CA()

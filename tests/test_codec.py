@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from streamd.codec import Batch, decode_batch, encode_batch
+from streamd.streams.codec import Batch, decode_batch, encode_batch
 from streamd.streams.commands import (
     Append,
     Command,

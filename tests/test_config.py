@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from streamd.auth_config import CertificateConfig, JwtConfig, certificate_fault, jwt_fault
-from streamd.config import (
+from streamd.config.auth import CertificateConfig, JwtConfig, certificate_fault, jwt_fault
+from streamd.config.loading import load
+from streamd.config.settings import (
     AuthConfig,
     ClusterConfig,
     ColdConfig,
@@ -20,7 +21,6 @@ from streamd.config import (
     ConfigError,
     LogConfig,
     ServerConfig,
-    load,
 )
 
 SAMPLE = Path(__file__).parent.parent / "config" / "streamd.toml"

@@ -11,9 +11,10 @@ import pytest
 import trustme
 from click.testing import CliRunner, Result
 
-from streamd.cli import main
-from streamd.config import Config, load
-from streamd.config_names import keys_of
+from streamd.commands.cli import main
+from streamd.config.loading import load
+from streamd.config.names import keys_of
+from streamd.config.settings import Config
 
 TOKEN = "sd_0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 

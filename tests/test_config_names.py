@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from streamd.config import Config, ConfigError, load
-from streamd.config_names import injected_variables, unknown_variable
+from streamd.config.loading import load
+from streamd.config.names import injected_variables, unknown_variable
+from streamd.config.settings import Config, ConfigError
 
 
 def toml(tmp_path: Path, text: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamd.exits import Failure, exit_on
+from streamd.process.exits import Failure, exit_on
 
 
 def failure_of(error: BaseException) -> Failure | None:

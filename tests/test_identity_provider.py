@@ -17,11 +17,11 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from streamd import identity_provider
 from streamd.auth.identity import Undecided
-from streamd.auth_config import JwtConfig
-from streamd.config import ConfigError
-from streamd.identity_provider import MAX_KEY_SET_BYTES, IdentityProvider
+from streamd.config.auth import JwtConfig
+from streamd.config.settings import ConfigError
+from streamd.credentials import identity_provider
+from streamd.credentials.identity_provider import MAX_KEY_SET_BYTES, IdentityProvider
 from tests.auth.provider import AUDIENCE, ISSUER, claims, key_set, signing_key
 from tests.http.pki import Pki, make_pki
 from tests.http.serving import until

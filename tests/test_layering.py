@@ -7,22 +7,21 @@ Each module of the package is read, not run. A part is a package or module direc
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "streamd"
 
-# From the inside out. Modules not named here are aids to all layers, such as the configuration;
-# aids may use each other.
-AIDS = "aids"
+# From the inside out. Every part is here.
 LAYERS = (
     {"auth"},
     {"raft", "streams"},
-    {"addresses", "codec", "cures"},
+    {"process", "protocol"},
     {"storage", "objectstore", "transport"},
-    {AIDS},
+    {"config"},
+    {"credentials"},
     {"group"},
     {"audit", "cluster", "tiering"},
     {"backup"},
@@ -34,11 +33,10 @@ LAYERS = (
     {"state"},
     {"commands"},
     {"spark"},
-    {"cli"},
     {"__main__"},
 )
 
-PURE = {"auth", "raft", "streams", "codec", "state"}
+PURE = {"auth", "raft", "streams", "protocol", "state"}
 # The part of a pure part that acts, on top of it.
 ACTING = "state.db"
 # Values and types: nothing that acts, or differs between two runs. `random` is for naming the
@@ -76,10 +74,8 @@ HOMES = {
 
 
 def layer(part: str) -> int:
-    for number, parts in enumerate(LAYERS):
-        if part in parts:
-            return number
-    return LAYERS.index({AIDS})
+    """The number of its layer. Raises `StopIteration` for a part without one."""
+    return next(number for number, parts in enumerate(LAYERS) if part in parts)
 
 
 def breaches(module: str, source: str) -> list[str]:
@@ -123,8 +119,7 @@ def may_import(module: str, name: str) -> bool:
 def may_use(part: str, other: str) -> bool:
     if other == part or other == "__version__":
         return other == part or part not in PURE
-    neighbours = layer(other) == layer(part) == layer(AIDS)
-    return neighbours or layer(other) < layer(part)
+    return layer(other) < layer(part)
 
 
 def acts(node: ast.AST) -> Iterator[str]:
@@ -146,8 +141,68 @@ def modules() -> Iterator[tuple[str, str]]:
 
 def test_no_module_reaches_beyond_its_layer() -> None:
     read = dict(modules())
-    assert {module.split(".")[0] for module in read} > PURE, "the source is where it is expected"
+    parts = {module.split(".")[0] for module in read} - {"__init__"}
+    assert parts == {part for layer in LAYERS for part in layer}
     assert [wrong for module, source in read.items() for wrong in breaches(module, source)] == []
+
+
+# Circles that are still to be taken apart; none may join them.
+KNOWN_CIRCLES: list[set[str]] = [
+    {
+        "http.door.channels", "http.door.connection", "http.door.connection_task",
+        "http.door.front_door", "http.door.parking", "http.door.reactor",
+    },
+    {"node.cold_status", "node.leader_operations", "node.node", "node.status"},
+    {"spark.places", "spark.stored"},
+]  # fmt: skip
+
+
+def imports_within(read: Mapping[str, str]) -> dict[str, set[str]]:
+    """The modules that each of some modules imports of the others, also for its types alone."""
+    found: dict[str, set[str]] = {}
+    for module, source in read.items():
+        names = {name for node in ast.walk(ast.parse(source)) for name in imported(node)}
+        inner = {name.removeprefix("streamd.") for name in names if name.startswith("streamd.")}
+        modules = {name if name in read else name.rpartition(".")[0] for name in inner}
+        found[module] = (modules & read.keys()) - {module}
+    return found
+
+
+def circles(imports: Mapping[str, set[str]]) -> list[set[str]]:
+    """The largest sets of modules that all reach each other."""
+    reached = {module: reachable(module, imports) for module in imports}
+    found = []
+    for module in imports:
+        circle = {other for other in reached[module] if module in reached[other]}
+        if circle and circle not in found:
+            found.append(circle)
+    return found
+
+
+def reachable(module: str, imports: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    beyond = set(imports[module])
+    while beyond:
+        found |= beyond
+        beyond = {name for one in beyond for name in imports[one]} - found
+    return found
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    read = {name: source for name, source in modules() if name != "__init__"}
+    assert circles(imports_within(read)) == KNOWN_CIRCLES
+
+
+def test_a_circle_is_found_also_if_only_a_type_closes_it() -> None:
+    closing = "if TYPE_CHECKING:\n    from streamd.a.one import One"
+    read = {
+        "a.one": "from streamd.a import two",
+        "a.two": "from streamd.b.three import Three",
+        "b.three": closing,
+        "b.four": "import streamd.a.one",
+    }
+    assert circles(imports_within(read)) == [{"a.one", "a.two", "b.three"}]
+    assert circles(imports_within(read | {"b.three": ""})) == []
 
 
 def private_parts_of_groups(source: str) -> list[str]:
@@ -209,7 +264,8 @@ def test_the_state_library_imports_nothing_of_the_server() -> None:
         ("raft.core", "from streamd.streams.machine import Machine"),
         ("streams.machine", "from streamd.raft import core"),
         ("raft.log", "import streamd.storage.log_store"),
-        ("codec", "from streamd import config"),
+        ("streams.codec", "from streamd.config import settings"),
+        ("process.logs", "from streamd.config.settings import Config"),
         ("state.events", "import anyio"),
         ("state.db.sqlite", "from streamd.commands import serve"),
         ("streams.state", "from ..storage import state_store"),
@@ -217,14 +273,14 @@ def test_the_state_library_imports_nothing_of_the_server() -> None:
         ("transport.links", "from streamd.group.group import Group"),
         ("transport.links", "from streamd.storage.data_dir import DataDir"),
         ("group.group", "from streamd.node.node import Node"),
-        ("config", "from streamd.group.group import Group"),
+        ("config.settings", "from streamd.group.group import Group"),
         ("group.group", "from streamd.cluster.cluster import Cluster"),
         ("tiering.flush", "from streamd.cluster.cluster import Cluster"),
         ("tiering.gc", "from streamd.backup.archive import Archive"),
         ("backup.archive", "from streamd.node.node import Node"),
-        ("group.group", "if True:\n    from streamd.http.messages import Request"),
-        ("node.node", "from streamd.cli import main"),
-        ("http.sse", "import streamd.cli"),
+        ("group.group", "if True:\n    from streamd.http.protocol.messages import Request"),
+        ("node.node", "from streamd.commands.cli import main"),
+        ("http.protocol.sse", "import streamd.commands.cli"),
         ("raft.core", "from streamd import __version__"),
     ],
 )
@@ -232,7 +288,7 @@ def test_an_import_of_an_outer_layer_is_a_breach(module: str, source: str) -> No
     assert len(breaches(module, source)) == 1
 
 
-@pytest.mark.parametrize("part", ["raft.core", "streams.machine", "codec"])
+@pytest.mark.parametrize("part", ["raft.core", "streams.machine", "protocol.headers"])
 @pytest.mark.parametrize(
     "source",
     [
@@ -260,13 +316,13 @@ def test_a_clock_io_randomness_or_waiting_in_a_pure_part_is_a_breach(
     ("module", "source"),
     [
         ("group.group", "import plyvel"),
-        ("http.front_door", "from plyvel import DB"),
+        ("http.door.front_door", "from plyvel import DB"),
         ("storage.log_store", "import plyvel"),
         ("storage.log_store", "import plyvel_next as plyvel"),
         ("storage.log_store", "import minio"),
         ("node.node", "import httptools"),
-        ("cli", "from quart import Quart"),
-        ("cli", "import quart_trio"),
+        ("commands.cli", "from quart import Quart"),
+        ("commands.cli", "import quart_trio"),
         ("node.node", "from hypercorn.trio import serve"),
         ("objectstore.audit", "import pyspark"),
     ],
@@ -280,14 +336,20 @@ def test_a_library_outside_its_home_is_a_breach(module: str, source: str) -> Non
     [
         ("raft.core", "from random import Random\ndef f(random: Random): pass"),
         ("raft.core", "from streamd.raft.log import Log\nfrom collections import deque"),
-        ("codec", "from streamd.streams.commands import Command"),
+        ("protocol.headers", "from streamd.streams.bounds import MAX_KEY_BYTES"),
         ("storage.binding", "import plyvel"),
         ("storage.log_store", "import os\nfrom streamd.raft.messages import Entry"),
         ("state.db.sqlite", "import sqlite3, anyio\nasync def f(): pass"),
         ("transport.wire", "import trio, ssl\nfrom streamd.raft.messages import Message"),
-        ("group.group", "import trio\nfrom streamd.metrics import Metrics"),
-        ("http.asgi", "import quart\nfrom streamd.node.node import Node\nasync def f(): pass"),
-        ("cli", "import time\nfrom streamd.http import asgi\nfrom streamd import __version__"),
+        ("group.group", "import trio\nfrom streamd.process.metrics import Metrics"),
+        (
+            "http.http2.asgi",
+            "import quart\nfrom streamd.node.node import Node",
+        ),
+        (
+            "commands.cli",
+            "from streamd.app import serve\nfrom streamd import __version__",
+        ),
     ],
 )
 def test_an_inward_import_is_not_a_breach(module: str, source: str) -> None:

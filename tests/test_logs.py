@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 import structlog
 
-from streamd import logs
-from streamd.config import LogConfig
+from streamd.process import logs
 from tests.support.server_process import ServerProcess
 
 # Without the warning about descriptors, which depends on the system's limits.
@@ -55,13 +54,12 @@ def test_nothing_that_a_client_sent_is_logged(tmp_path: Path) -> None:
 
 FAILING = """
 import structlog
-from streamd.config import LogConfig
-from streamd.logs import set_up_logging
+from streamd.process.logs import set_up_logging
 
 def handle(header):
     raise RuntimeError("a mistake of ours")
 
-set_up_logging(LogConfig(format={rendering!r}))
+set_up_logging({rendering!r}, "info")
 try:
     handle("whis" + "per")
 except RuntimeError:
@@ -128,7 +126,7 @@ def logged(rendering: Any) -> Iterator[io.StringIO]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "stderr", out)
             patch.setattr(logs, "_rate_limit", logs.RateLimit())
-            logs.set_up_logging(LogConfig(format=rendering))
+            logs.set_up_logging(rendering, "info")
             yield out
     finally:
         root.handlers[:] = handlers

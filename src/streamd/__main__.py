@@ -1,3 +1,3 @@
-from streamd.cli import main
+from streamd.commands.cli import main
 
 main()

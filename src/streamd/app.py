@@ -39,7 +39,39 @@ from streamd.audit.trail import AuditTrail
 from streamd.auth import identity, tokens
 from streamd.auth.certificates import ListedCertificates
 from streamd.auth.identity import Identity
-from streamd.blocking import (
+from streamd.cluster.cluster import Cluster
+from streamd.config.settings import (
+    ADMIN_CONNECTIONS,
+    ClusterConfig,
+    Config,
+    ConfigError,
+    ServerConfig,
+)
+from streamd.credentials.tls_files import TlsFiles
+from streamd.group.stores import Stores
+from streamd.http.access import needs
+from streamd.http.access.authority import Authority
+from streamd.http.admin_application import AdminApplication
+from streamd.http.application import StreamApplication
+from streamd.http.asgi_bridge import call_asgi
+from streamd.http.door.front_door import FrontDoor
+from streamd.http.holdings import holdings
+from streamd.http.http2.asgi import AsgiApplication
+from streamd.http.http2.hypercorn_server import HypercornHttp2
+from streamd.http.ops import create_ops_app
+from streamd.http.protocol.cursors import Cursors
+from streamd.http.protocol.messages import Application, Request, Response
+from streamd.http.sockets.descriptors import allowed_connections
+from streamd.http.streams.live import Hub
+from streamd.http.streams.service import Service
+from streamd.node import cold_status, status
+from streamd.node.disk_guard import DiskSpace, disk_space
+from streamd.node.node import Node, wall_clock_ms
+from streamd.process.cures import cure_of_address, with_cure
+from streamd.process.exits import errors_in
+from streamd.process.logs import suppressed_lines
+from streamd.process.metrics import Metrics
+from streamd.process.threads import (
     OneThread,
     OpenThread,
     RunBlocking,
@@ -47,32 +79,6 @@ from streamd.blocking import (
     in_thread_or_left,
     own_thread,
 )
-from streamd.certificates import TlsFiles
-from streamd.cluster.cluster import Cluster
-from streamd.config import ADMIN_CONNECTIONS, ClusterConfig, Config, ConfigError, ServerConfig
-from streamd.cures import cure_of_address, with_cure
-from streamd.exits import errors_in
-from streamd.group.stores import Stores
-from streamd.http import needs
-from streamd.http.admin_application import AdminApplication
-from streamd.http.application import StreamApplication
-from streamd.http.asgi import AsgiApplication
-from streamd.http.asgi_bridge import call_asgi
-from streamd.http.authority import Authority
-from streamd.http.cursors import Cursors
-from streamd.http.descriptors import allowed_connections
-from streamd.http.front_door import FrontDoor
-from streamd.http.holdings import holdings
-from streamd.http.hypercorn_server import HypercornHttp2
-from streamd.http.live import Hub
-from streamd.http.messages import Application, Request, Response
-from streamd.http.ops import create_ops_app
-from streamd.http.service import Service
-from streamd.logs import suppressed_lines
-from streamd.metrics import Metrics
-from streamd.node import cold_status, status
-from streamd.node.disk_guard import DiskSpace, disk_space
-from streamd.node.node import Node, wall_clock_ms
 from streamd.raft.core import RaftViolation
 from streamd.storage.errors import StorageError
 from streamd.streams.packs import living_packs
@@ -84,7 +90,7 @@ from streamd.transport.network import TcpNetwork, TlsContexts, ssl_contexts
 from streamd.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from streamd.identity_provider import IdentityProvider
+    from streamd.credentials.identity_provider import IdentityProvider
 
 _FATAL = (StorageError, RaftViolation)
 
@@ -393,7 +399,7 @@ def identity_provider(config: Config, random: Random) -> IdentityProvider | None
     if config.auth.jwt is None:
         return None
     # Imported here: cryptography and httpx would double the time of a start without them.
-    from streamd.identity_provider import IdentityProvider
+    from streamd.credentials.identity_provider import IdentityProvider
 
     return IdentityProvider(config.auth.jwt, random)
 
@@ -403,7 +409,7 @@ def listed_certificates(config: Config) -> ListedCertificates | None:
     if not config.auth.certificates:
         return None
     # As above.
-    from streamd.client_certificates import listed_certificates
+    from streamd.credentials.client_certificates import listed_certificates
 
     return listed_certificates(config.auth.certificates)
 

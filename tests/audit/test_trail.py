@@ -17,9 +17,9 @@ from streamd.audit.file_sink import FileSink
 from streamd.audit.refusals import MAX_OF_A_KIND, WINDOW_S, Kind
 from streamd.audit.sinks import Sink, SinkFailed
 from streamd.audit.trail import ASK_TIMEOUT_S, MAX_WAITING, AuditTrail, AuditUnavailable
-from streamd.blocking import in_thread
-from streamd.config import ConfigError
-from streamd.metrics import Metrics
+from streamd.config.settings import ConfigError
+from streamd.process.metrics import Metrics
+from streamd.process.threads import in_thread
 
 STRANGER = Kind(401, "INVALID_TOKEN", "10.0.0.1", None)
 

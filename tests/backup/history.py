@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import trio
 
-from streamd.codec import time_of_batch
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.raft.messages import Entry, EntryKind
+from streamd.streams.codec import time_of_batch
 from streamd.tiering.async_store import AsyncObjectStore
 from tests.support.archived import (
     Said,

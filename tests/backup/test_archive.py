@@ -13,13 +13,13 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamd.backup.archived_objects import ArchivedObjects, list_all
-from streamd.blocking import in_thread
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.group.proposals import Unavailable
-from streamd.metrics import Metrics
 from streamd.node import cold_status
 from streamd.node.node import Node
 from streamd.objectstore.errors import ColdUnavailable
+from streamd.process.metrics import Metrics
+from streamd.process.threads import in_thread
 from streamd.raft.messages import Entry
 from streamd.streams.model import LogPosition
 from streamd.tiering.async_store import AsyncObjectStore

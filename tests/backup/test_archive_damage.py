@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from streamd.backup.inventory import look, verify
-from streamd.blocking import in_thread
 from streamd.node.node import Node
 from streamd.objectstore.errors import ObjectCorrupt
+from streamd.process.threads import in_thread
 from tests.backup.test_archive import archived, task
 from tests.support.archived import Quiet, cold_in, restored
 from tests.support.nodes import append_to, create, read_all, running_node, wait_until

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from streamd.backup.inventory import look, verify
-from streamd.blocking import in_thread
 from streamd.objectstore.objects import MAX_PAGE, ObjectInfo
 from streamd.objectstore.segments import SegmentWriter, read_segment_head
+from streamd.process.threads import in_thread
 from streamd.tiering.async_store import AsyncObjectStore
 from tests.backup.history import (
     History,

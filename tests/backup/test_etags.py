@@ -8,8 +8,8 @@ from random import Random
 import httpx
 
 from streamd.backup.base import Choice
-from streamd.blocking import in_thread
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
+from streamd.process.threads import in_thread
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.tier import open_cold
 from tests.backup.test_archive import archived

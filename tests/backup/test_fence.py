@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.objectstore.errors import ObjectMissing
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.fence import fences_of

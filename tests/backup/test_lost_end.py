@@ -9,9 +9,9 @@ import pytest
 
 from streamd.backup import history
 from streamd.backup.inventory import verify
-from streamd.blocking import in_thread
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.node.node import Node
+from streamd.process.threads import in_thread
 from streamd.tiering.async_store import AsyncObjectStore
 from tests.backup.history import damage, files_in
 from tests.backup.test_archive import a_round, archived, scraped, task

@@ -17,9 +17,9 @@ import pytest
 from streamd.backup.base import RestoreRefused
 from streamd.backup.inventory import verify
 from streamd.backup.restore import Restored
-from streamd.blocking import in_thread
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.objectstore.errors import ColdError
+from streamd.process.threads import in_thread
 from streamd.raft.messages import Entry
 from streamd.storage.incoming import SnapshotDamaged
 from streamd.tiering.async_store import AsyncObjectStore

@@ -12,7 +12,7 @@ import trio
 from streamd.backup.checkpoints import Checkpointer
 from streamd.backup.merging import Merger, runs
 from streamd.cluster.administration import Transfer
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.objectstore.errors import ColdUnavailable
 from streamd.tiering.tier import LeaderTerm
 from tests.sim.runtime import run_virtually

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.group.stores import Stores
 from streamd.objectstore.errors import ObjectMissing
 from streamd.storage.errors import RestoreUnfinished

@@ -12,8 +12,8 @@ import pytest
 from streamd.backup.archived_objects import ArchivedObjects, list_all
 from streamd.backup.base import Choice, RestoreRefused
 from streamd.backup.restore import Plan
-from streamd.blocking import in_thread
 from streamd.objectstore.segments import named_fields
+from streamd.process.threads import in_thread
 from streamd.streams.commands import Result
 from streamd.streams.limits import Limits
 from streamd.streams.model import LogPosition

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from streamd.backup.archived_objects import ArchivedObjects
-from streamd.blocking import in_thread
 from streamd.group.stores import Stores
 from streamd.objectstore.checkpoints import CheckpointOf, CheckpointWriter
 from streamd.objectstore.errors import ColdError
+from streamd.process.threads import in_thread
 from streamd.storage.errors import RestoreUnfinished
 from streamd.streams import keys
 from streamd.streams.model import Header, Pack

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from streamd.backup import scrub as scrubbing
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.node.node import Node
 from streamd.streams.commands import Delete, Scrubbed
 from streamd.streams.model import MAX_NAMED, Scrub

@@ -12,12 +12,12 @@ import trio
 
 from streamd.backup import history
 from streamd.backup.inventory import verify
-from streamd.blocking import in_thread
-from streamd.config import ColdConfig
-from streamd.metrics import Metrics
+from streamd.config.settings import ColdConfig
 from streamd.node import cold_status
 from streamd.node.node import Node
 from streamd.objectstore.errors import ColdError
+from streamd.process.metrics import Metrics
+from streamd.process.threads import in_thread
 from streamd.tiering.async_store import AsyncObjectStore
 from tests.backup.history import files_in
 from tests.backup.test_archive import a_round, archived, task

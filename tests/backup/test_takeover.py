@@ -9,10 +9,10 @@ from random import Random
 import pytest
 import trio
 
-from streamd.blocking import in_thread
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.node.node import Node
 from streamd.objectstore.objects import MAX_PAGE, ObjectInfo
+from streamd.process.threads import in_thread
 from streamd.streams.commands import Delete
 from streamd.tiering.async_store import AsyncObjectStore
 from tests.backup.history import Ran, files_in, streamd

@@ -63,7 +63,7 @@ def _main(directory: Path) -> None:
     import httpx  # noqa: F401 - so that no command spends its time on that
 
     import streamd.client.driving  # noqa: F401
-    from streamd.cli import main
+    from streamd.commands.cli import main
 
     list(leaves(main))
     commands: dict[str, list[str]] = json.load(sys.stdin)
@@ -87,7 +87,7 @@ def _main(directory: Path) -> None:
 
 def _become(arguments: list[str], errors: Path) -> NoReturn:
     """Be a command, in a forked process."""
-    from streamd.cli import main
+    from streamd.commands.cli import main
 
     read, write = os.pipe()
     os.write(write, _INPUT)

@@ -306,7 +306,7 @@ def test_ctrl_c_ends_a_command_quietly(streamd: Shell) -> None:
 @pytest.mark.parametrize(
     ("module", "strangers"),
     [
-        ("streamd.cli", ["httpx", "rich", "trio", "quart", "streamd.storage.binding"]),
+        ("streamd.commands.cli", ["httpx", "rich", "trio", "quart", "streamd.storage.binding"]),
         ("streamd.commands.serve", ["httpx", "minio", "streamd.client"]),
         ("streamd.commands.reading", ["trio", "quart", "streamd.storage.binding"]),
     ],

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from streamd import exits
-from streamd.cli import main
+from streamd.commands.cli import main
+from streamd.process import exits
 
 MANUAL = Path(__file__).parents[2] / "man" / "streamd-client.1"
 COMMANDS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from streamd.cli import main
+from streamd.commands.cli import main
 from tests.client.many import Ended, leaves, run_all
 from tests.client.running import Shell
 from tests.jepsen_like.cluster_processes import ClusterProcesses

@@ -22,10 +22,10 @@ from streamd.cluster.administration import (
     Transfer,
 )
 from streamd.cluster.cluster import Cluster
-from streamd.codec import LOG_FORMAT
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.node import status
 from streamd.raft.messages import Configuration
+from streamd.streams.codec import LOG_FORMAT
 from streamd.transport import Hello, Limits
 from tests.sim.network import address_of
 from tests.sim.runtime import run_virtually

@@ -12,8 +12,8 @@ import trio
 
 from streamd.backup.base import Choice
 from streamd.backup.inventory import verify
-from streamd.blocking import in_thread
 from streamd.cluster.administration import Transfer
+from streamd.process.threads import in_thread
 from streamd.storage.install import install
 from tests.sim.runtime import run_virtually
 from tests.support.archived import Quiet, cold_in, restored, state_in

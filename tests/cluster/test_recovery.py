@@ -13,16 +13,16 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from streamd.cli import main
 from streamd.cluster.recovery import recover_alone
-from streamd.codec import Batch, encode_batch
-from streamd.config import ClusterConfig, Config, ServerConfig
+from streamd.commands.cli import main
+from streamd.config.settings import ClusterConfig, Config, ServerConfig
 from streamd.group.stores import Stores, open_core
 from streamd.raft.chain import ChainPosition
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry
 from streamd.raft.messages import Entry, EntryKind, HardState
 from streamd.storage.errors import NothingToRecover, RecoveryUnfinished
 from streamd.storage.files import write_checked
+from streamd.streams.codec import Batch, encode_batch
 from streamd.streams.commands import Result
 from streamd.streams.model import IfMatch
 from streamd.streams.state import State

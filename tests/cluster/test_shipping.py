@@ -12,8 +12,8 @@ import trio
 
 from streamd.cluster import shipping
 from streamd.cluster.administration import Remove
-from streamd.codec import LOG_FORMAT
 from streamd.storage.raft_snapshots import SnapshotUnavailable
+from streamd.streams.codec import LOG_FORMAT
 from streamd.streams.commands import Result, SetLimits
 from streamd.streams.limits import Limits
 from tests.sim.runtime import run_virtually

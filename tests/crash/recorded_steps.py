@@ -17,7 +17,7 @@ from random import Random
 
 import msgspec
 
-from streamd.config import ClusterConfig
+from streamd.config.settings import ClusterConfig
 from streamd.group.stores import Stores
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry
 from streamd.raft.messages import Entry, EntryKind, HardState

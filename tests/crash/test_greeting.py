@@ -15,7 +15,7 @@ import pytest
 
 from streamd import __version__
 from streamd.commands import greeting
-from streamd.config import AuthConfig, ClusterConfig, Config, ServerConfig
+from streamd.config.settings import AuthConfig, ClusterConfig, Config, ServerConfig
 from tests.support.ports import unused_port
 
 _END = "try "

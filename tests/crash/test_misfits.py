@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from streamd.codec import Batch, encode_batch
-from streamd.config import ClusterConfig
+from streamd.config.settings import ClusterConfig
 from streamd.group.stores import Stores
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry
 from streamd.raft.messages import Entry, EntryKind, HardState
+from streamd.streams.codec import Batch, encode_batch
 from tests.storage.images import newest_file
 from tests.support.nodes import append, create
 from tests.support.server_process import ServerProcess

@@ -16,7 +16,7 @@ from random import Random
 
 import pytest
 
-from streamd.config import ClusterConfig
+from streamd.config.settings import ClusterConfig
 from streamd.group.stores import open_core
 from streamd.raft.messages import Entry, EntryKind, HardState
 from streamd.streams.state import State

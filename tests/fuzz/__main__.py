@@ -12,7 +12,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["streamd.auth", "streamd.http"]):
-    from streamd.http import routing
+    from streamd.http.protocol import routing
     from tests.fuzz.targets import TARGETS
 
 DIRECTORY = Path("build") / "fuzz"

@@ -12,11 +12,11 @@ from streamd.auth.jwks import parse_keys
 from streamd.auth.jwt import Policy, Refused, UnknownKey, verify
 from streamd.auth.scopes import ScopeError, Scopes, parse_scope
 from streamd.auth.templates import parse_template
-from streamd.http import fields
-from streamd.http.fields import BadRequest
-from streamd.http.heads import HeadParser
-from streamd.http.routing import BadPath, StreamRoute, path_of, resolve
-from streamd.http.wire import RequestRejected
+from streamd.http.protocol import fields
+from streamd.http.protocol.fields import BadRequest
+from streamd.http.protocol.heads import HeadParser
+from streamd.http.protocol.routing import BadPath, StreamRoute, path_of, resolve
+from streamd.http.protocol.wire import RequestRejected
 from tests.auth.provider import AUDIENCE, ISSUER, NOW_MS, claims, key_set, signing_key
 
 _KEY = signing_key("one")

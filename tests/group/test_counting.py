@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from streamd.blocking import in_thread
 from streamd.group import counting
 from streamd.group.proposals import Unavailable
 from streamd.node.node import Node
+from streamd.process.threads import in_thread
 from streamd.streams import keys
 from streamd.streams.commands import SetLimits
 from streamd.streams.limits import Limits

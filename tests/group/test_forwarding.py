@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import trio
 
-from streamd.config import ServerConfig
+from streamd.config.settings import ServerConfig
 from streamd.group.proposals import (
     OutcomeUnknown,
     Proposal,

@@ -13,14 +13,14 @@ import pytest
 import trio
 import trio.testing
 
-from streamd.blocking import in_thread
 from streamd.group import admission, state_flusher
 from streamd.group.pins import Pins
 from streamd.group.read_index import ReadIndex
 from streamd.group.reclaim import reclaim_some
 from streamd.group.retention import Retention
-from streamd.http.live import Reader
+from streamd.http.streams.live import Reader
 from streamd.node.node import Node
+from streamd.process.threads import in_thread
 from streamd.raft.core import ReadState
 from streamd.streams import keys
 from streamd.streams.commands import Delete, Result

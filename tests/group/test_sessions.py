@@ -12,13 +12,13 @@ import pytest
 import trio
 
 from streamd.cluster.cluster import Cluster
-from streamd.codec import decode_batch
 from streamd.group import forwarding
 from streamd.group.opening import Opener, SessionAnswer, SessionRequest
 from streamd.group.packages import HOT_TIER_FULL
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.messages import EntryKind
 from streamd.streams import keys
+from streamd.streams.codec import decode_batch
 from streamd.streams.commands import Command, Delete, Result
 from streamd.streams.state import State
 from streamd.transport.hello import Hello

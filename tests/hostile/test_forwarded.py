@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from streamd.codec import Batch, encode_batch
 from streamd.group.proposals import Unavailable, decode_answers
 from streamd.group.stores import Stores
 from streamd.raft.core import RaftViolation
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.checks import fault
+from streamd.streams.codec import Batch, encode_batch
 from streamd.streams.commands import (
     Append,
     Archived,

@@ -15,7 +15,7 @@ from pathlib import Path
 import hpack
 import pytest
 
-from streamd import logs
+from streamd.process import logs
 from streamd.transport.hello import Hello, encode_hello
 from streamd.transport.wire import FrameKind
 from streamd.transport.wire import frame as peer_frame

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamd.codec import Batch, decode_batch, encode_batch
 from streamd.streams import keys
+from streamd.streams.codec import Batch, decode_batch, encode_batch
 from streamd.streams.commands import (
     Append,
     BeginUpload,

@@ -23,12 +23,12 @@ from msgspec.structs import replace
 
 from streamd.cluster.cluster import RequestKind
 from streamd.cluster.shipping import Begin, Finish, Take
-from streamd.codec import Batch, decode_batch
 from streamd.group.packages import SentPackage
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.messages import AppendRequest, Entry, EntryKind, Message, VoteRequest
 from streamd.streams import keys
 from streamd.streams.checks import fault
+from streamd.streams.codec import Batch, decode_batch
 from streamd.streams.commands import Command, OpenSession, Result
 from streamd.transport.errors import RequestRefused
 from streamd.transport.hello import Hello, encode_hello

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 
 from streamd.auth.tokens import mint
-from streamd.http.needs import is_for_clients
-from streamd.http.routing import OpsRoute, resolve
+from streamd.http.access.needs import is_for_clients
+from streamd.http.protocol.routing import OpsRoute, resolve
 from tests.jepsen_like.cluster_processes import ClusterProcesses
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess

@@ -15,14 +15,14 @@ import httpx
 import trio
 
 from streamd.app import App, Environment
-from streamd.blocking import in_thread
-from streamd.certificates import TlsFiles
-from streamd.config import AuthConfig, ColdConfig, Config, ServerConfig
+from streamd.config.settings import AuthConfig, ColdConfig, Config, ServerConfig
+from streamd.credentials.tls_files import TlsFiles
 from streamd.group.stores import Stores
-from streamd.http.front_door import FrontDoor
-from streamd.http.listeners import listen, server_tls
-from streamd.http.shares import Shares
+from streamd.http.door.front_door import FrontDoor
+from streamd.http.door.listeners import listen, server_tls
+from streamd.http.sockets.shares import Shares
 from streamd.node.node import wall_clock_ms
+from streamd.process.threads import in_thread
 from tests.support.wire import EventStream, checked_async_client, chunk_size
 
 # How long anything here may take before the test fails: far more than it ever needs.

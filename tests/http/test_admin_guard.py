@@ -17,10 +17,10 @@ import httpx
 import pytest
 from werkzeug.routing import Rule
 
-from streamd.http.admin_guard import PUBLIC_PATHS
+from streamd.http.access.admin_guard import PUBLIC_PATHS
 from streamd.http.ops import create_ops_app
-from streamd.metrics import Metrics
 from streamd.node.node import Node
+from streamd.process.metrics import Metrics
 from tests.http.serving import PATIENCE_S, serving
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess

@@ -18,7 +18,7 @@ import httpx
 import pytest
 import trustme
 
-from streamd.http.needs import OPERATIONS, is_for_clients
+from streamd.http.access.needs import OPERATIONS, is_for_clients
 from tests.client.running import Shell
 from tests.http.authorized import ROOT
 from tests.http.pki import make_pki

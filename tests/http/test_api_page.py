@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from streamd.headers import HEADERS, Header, Json
 from streamd.http.openapi import build
 from streamd.http.openapi.errors import ERRORS
+from streamd.protocol.headers import HEADERS, Header, Json
 from tests.support.server_process import ServerProcess
 from tests.support.tools import CURL, needs
 

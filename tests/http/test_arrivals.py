@@ -17,8 +17,8 @@ import pytest
 import trio
 import trio.testing
 
-from streamd.http.connection import Connection
-from streamd.http.transports import SocketTransport
+from streamd.http.door.connection import Connection
+from streamd.http.sockets.transports import SocketTransport
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 from tests.support.seeds import seeds
 from tests.support.tools import COMPILER, NEEDS
@@ -40,8 +40,8 @@ UNKNOWN = READ.replace(b"GET", b"QUERY")
 
 @pytest.fixture(params=["_batch_io", "batch_io_twin"], ids=["C", "Python"], autouse=True)
 def language(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = pytest.importorskip(f"streamd.http.{request.param}", reason=NEEDS + COMPILER)
-    monkeypatch.setattr("streamd.http.reactor.receive_ready", module.receive_ready)
+    module = pytest.importorskip(f"streamd.http.sockets.{request.param}", reason=NEEDS + COMPILER)
+    monkeypatch.setattr("streamd.http.door.reactor.receive_ready", module.receive_ready)
 
 
 async def exchange(client: RawClient, request: bytes, status: int) -> None:
@@ -244,8 +244,8 @@ async def test_generated_requests_are_answered_alike_by_both(
 ) -> None:
     heard: list[bytes] = []
     for name in ("_batch_io", "batch_io_twin"):
-        module: Any = import_module(f"streamd.http.{name}")
-        monkeypatch.setattr("streamd.http.reactor.receive_ready", module.receive_ready)
+        module: Any = import_module(f"streamd.http.sockets.{name}")
+        monkeypatch.setattr("streamd.http.door.reactor.receive_ready", module.receive_ready)
         random = Random(seed)
         async with serving(tmp_path / name) as server:
             heard.append(await answers(server, generated(random), random))

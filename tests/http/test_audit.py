@@ -16,7 +16,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from streamd.cli import main
+from streamd.commands.cli import main
 from tests.http.authorized import PLACES, ROOT, Authorized, authorized
 from tests.http.pki import make_pki
 from tests.support.ports import unused_port

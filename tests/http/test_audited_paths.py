@@ -7,7 +7,7 @@ import time
 import pytest
 
 from streamd.auth import tokens
-from streamd.http.auditor import MAX_SHOWN, PRINTABLE, SECRETS, shown
+from streamd.http.access.auditor import MAX_SHOWN, PRINTABLE, SECRETS, shown
 
 SECRET = "abcd" * 8
 TOKEN = f"sd_0000000000000001_{SECRET}"

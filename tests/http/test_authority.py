@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from streamd.auth.scopes import VERBS
-from streamd.http import needs
+from streamd.http.access import needs
+from streamd.http.access.needs import OPERATIONS, UndeclaredScope
 from streamd.http.application import RESOURCES
-from streamd.http.needs import OPERATIONS, UndeclaredScope
-from streamd.http.routing import OpsRoute, resolve
+from streamd.http.protocol.routing import OpsRoute, resolve
 from tests.http.authorized import PLACES, Authorized, authorized
 
 UNKNOWN = "sd_0123456789abcdef_" + "a" * 32

@@ -21,12 +21,15 @@ from typing import Any
 
 import pytest
 
-import streamd.http
-from streamd.http import batch_io
-from streamd.http.batch_io_twin import INTERFACE, MOST_EVENTS, RECEIVE_BYTES
+import streamd.http.sockets
+from streamd.http.sockets import batch_io
+from streamd.http.sockets.batch_io_twin import INTERFACE, MOST_EVENTS, RECEIVE_BYTES
 from tests.support.tools import COMPILER, NEEDS
 
-_IMPLEMENTATIONS = {"C": "streamd.http._batch_io", "Python": "streamd.http.batch_io_twin"}
+_IMPLEMENTATIONS = {
+    "C": "streamd.http.sockets._batch_io",
+    "Python": "streamd.http.sockets.batch_io_twin",
+}
 EDGE = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 # More than the sockets of a pair take.
 TOO_MUCH = b"x" * (8 * 1024 * 1024)
@@ -48,9 +51,9 @@ def test_both_have_the_same_interface(io: ModuleType) -> None:
 def test_an_extension_built_from_another_source_is_not_used(
     built: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extension = ModuleType("streamd.http._batch_io")
+    extension = ModuleType("streamd.http.sockets._batch_io")
     vars(extension).update(built, receive_ready=print, send_each=print)
-    monkeypatch.setattr(streamd.http, "_batch_io", extension, raising=False)
+    monkeypatch.setattr(streamd.http.sockets, "_batch_io", extension, raising=False)
     monkeypatch.delenv("STREAMD_PURE_PYTHON", raising=False)
     loaded = runpy.run_path(batch_io.__file__)
     assert loaded["LANGUAGE"] == "Python"

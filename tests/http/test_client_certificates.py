@@ -16,10 +16,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from streamd.auth_config import CertificateConfig
-from streamd.client_certificates import parse_certificate
-from streamd.config import AuthConfig
-from streamd.http.messages import Request, Seat
+from streamd.config.auth import CertificateConfig
+from streamd.config.settings import AuthConfig
+from streamd.credentials.client_certificates import parse_certificate
+from streamd.http.protocol.messages import Request, Seat
 from tests.http.authorized import ROOT
 from tests.http.pki import Pki
 from tests.http.serving import PATIENCE_S, Serving, serving

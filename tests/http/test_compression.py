@@ -13,8 +13,8 @@ import pytest
 import trio
 import zstandard
 
-from streamd.http import compression
-from streamd.http.compression import LEAST_BYTES, choose, pays
+from streamd.http.protocol import compression
+from streamd.http.protocol.compression import LEAST_BYTES, choose, pays
 from tests.http.serving import Serving, serving
 
 TEXT = {"Content-Type": "text/plain"}

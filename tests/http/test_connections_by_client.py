@@ -8,8 +8,8 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from streamd.config import ServerConfig
-from streamd.http.connections_by_client import ConnectionsByClient
+from streamd.config.settings import ServerConfig
+from streamd.http.door.connections_by_client import ConnectionsByClient
 from tests.http.serving import RawClient, serving, until
 
 STRANGER = "127.0.0.2"

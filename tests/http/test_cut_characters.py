@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.client.core.sse import Events
-from streamd.http.sse import data_event, whole_characters
+from streamd.http.protocol.sse import data_event, whole_characters
 from tests.http.serving import RawClient, Serving, serving
 from tests.http.test_live import STREAM, TEXT, ask, parked
 

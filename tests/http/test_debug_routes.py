@@ -13,8 +13,8 @@ import httpx
 import pytest
 import trio
 
-from streamd import diagnostics
-from streamd.diagnostics import ProfileInProgress, Profiler, task_tree
+from streamd.process import diagnostics
+from streamd.process.diagnostics import ProfileInProgress, Profiler, task_tree
 from tests.http.authorized import ROOT
 from tests.http.serving import serving
 from tests.support.server_process import ServerProcess
@@ -77,7 +77,7 @@ def test_a_profile_has_collapsed_stacks(client: httpx.Client) -> None:
     assert all(stacks)
     threads = {match[1].split(";")[0] for match in stacks if match}
     assert {"MainThread", "streamd-log"} <= threads
-    waits = "streamd/blocking.py:_OwnThread._run"
+    waits = "streamd/process/threads.py:_OwnThread._run"
     assert any(waits in match[1].split(";") for match in stacks if match)
 
 

@@ -16,8 +16,8 @@ import httpx
 import pytest
 import trio
 
-from streamd.http.connection import Phase
-from streamd.http.listeners import ACCEPTS_PER_TURN
+from streamd.http.door.connection import Phase
+from streamd.http.door.listeners import ACCEPTS_PER_TURN
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 
 MIB = 1024 * 1024

@@ -15,12 +15,12 @@ import httpx
 import pytest
 import trio
 
-from streamd.config import ServerConfig
-from streamd.http.asgi import AsgiApplication
-from streamd.http.front_door import FrontDoor
-from streamd.http.hypercorn_server import HypercornHttp2
-from streamd.http.listeners import listen
-from streamd.http.messages import (
+from streamd.config.settings import ServerConfig
+from streamd.http.door.front_door import FrontDoor
+from streamd.http.door.listeners import listen
+from streamd.http.http2.asgi import AsgiApplication
+from streamd.http.http2.hypercorn_server import HypercornHttp2
+from streamd.http.protocol.messages import (
     Begun,
     Channel,
     ClientGone,
@@ -30,7 +30,7 @@ from streamd.http.messages import (
     Request,
     Response,
 )
-from streamd.metrics import Metrics
+from streamd.process.metrics import Metrics
 from tests.http.pki import Pki
 from tests.http.serving import PATIENCE_S, RawClient, serving, until
 from tests.support.wire import ResponseCheck, checked_async_client

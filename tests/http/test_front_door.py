@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from streamd.http.connection import Phase
+from streamd.http.door.connection import Phase
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 
 STREAM = "/v1/stream/s"

@@ -17,8 +17,8 @@ import hpack
 import pytest
 from structlog.testing import capture_logs
 
-from streamd.http import http2_frames
-from streamd.http.http2_frames import Flood, FrameMeter
+from streamd.http.http2 import http2_frames
+from streamd.http.http2.http2_frames import Flood, FrameMeter
 from tests.http.serving import RawClient, Serving, serving
 from tests.http.test_http2_frames import (
     CONTINUATION,

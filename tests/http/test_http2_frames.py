@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamd.http.http2_frames import BURST_FRAMES, FRAMES_PER_TURN, Flood, FrameMeter
+from streamd.http.http2.http2_frames import BURST_FRAMES, FRAMES_PER_TURN, Flood, FrameMeter
 from tests.http.pki import Pki
 from tests.http.serving import PATIENCE_S, serving
 from tests.support.seeds import seeds

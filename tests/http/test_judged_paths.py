@@ -14,12 +14,12 @@ from urllib.parse import quote_from_bytes
 import pytest
 
 from streamd.auth.tokens import mint
-from streamd.config import AuthConfig
+from streamd.config.settings import AuthConfig
+from streamd.http.access.needs import OPERATIONS, SERVER, Need, operation
 from streamd.http.asgi_bridge import _scope
-from streamd.http.messages import Request
-from streamd.http.needs import OPERATIONS, SERVER, Need, operation
 from streamd.http.ops import create_ops_app
-from streamd.metrics import Metrics
+from streamd.http.protocol.messages import Request
+from streamd.process.metrics import Metrics
 from streamd.streams.commands import Command
 from tests.http.serving import Answer, RawClient, Serving, serving
 from tests.support.seeds import first_seed

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from streamd.auth.jwt import LEEWAY_S
-from streamd.auth_config import JwtConfig
-from streamd.config import AuthConfig
-from streamd.http import authority, rates
+from streamd.config.auth import JwtConfig
+from streamd.config.settings import AuthConfig
+from streamd.http.access import authority, rates
 from streamd.streams.commands import Result, SetLimits
 from streamd.streams.limits import Limits
 from tests.auth.provider import AUDIENCE, ISSUER, SigningKey, claims, key_set, signing_key

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from streamd.client.core.sse import Events
-from streamd.http.live import Hub, Reader
+from streamd.http.streams.live import Hub, Reader
 from streamd.node.node import wall_clock_ms
 from streamd.streams.commands import Change
 from streamd.streams.model import Settings, Stream

@@ -16,13 +16,13 @@ from typing import Any, get_args
 
 import jsonschema_rs
 
-from streamd import headers as table
 from streamd.group.proposals import Unavailable
 from streamd.http.application import RESOURCES
 from streamd.http.openapi import build
 from streamd.http.ops import STATUS, create_ops_app
-from streamd.http.routing import BadPath, OpsRoute, Route, resolve
-from streamd.metrics import Metrics
+from streamd.http.protocol.routing import BadPath, OpsRoute, Route, resolve
+from streamd.process.metrics import Metrics
+from streamd.protocol import headers as table
 from tests.http.serving import serving
 
 HTTP = Path(__file__).parents[2] / "src" / "streamd" / "http"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from streamd.http.outgoing import Outgoing, OutgoingFull
-from streamd.http.sse import data_event, data_event_pieces
+from streamd.http.protocol.sse import data_event, data_event_pieces
+from streamd.http.sockets.outgoing import Outgoing, OutgoingFull
 from tests.http.serving import serving, until
 
 BINARY = {"Content-Type": "application/octet-stream"}

@@ -15,9 +15,9 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from streamd.http.messages import Begun, Request, Response
-from streamd.http.parking import Deadlines, wait
-from streamd.http.tailing import _SseTail
+from streamd.http.door.parking import Deadlines, wait
+from streamd.http.protocol.messages import Begun, Request, Response
+from streamd.http.streams.tailing import _SseTail
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 
 HEAD = b"Host: x\r\nContent-Type: text/plain\r\n"
@@ -167,7 +167,7 @@ async def test_a_client_that_leaves_is_noticed_whatever_it_sent_before(
 async def test_many_are_woken_a_few_in_each_turn(
     mode: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamd.http.reactor.CALLS_PER_TURN", 4)
+    monkeypatch.setattr("streamd.http.door.reactor.CALLS_PER_TURN", 4)
     async with waiting(tmp_path, mode, MANY) as (server, _, clients):
         answered: list[int] = []
 
@@ -191,7 +191,7 @@ async def test_many_are_woken_a_few_in_each_turn(
 async def test_a_change_reaches_a_few_readers_in_each_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamd.http.live.READERS_PER_TURN", 4)
+    monkeypatch.setattr("streamd.http.streams.live.READERS_PER_TURN", 4)
     async with waiting(tmp_path, b"sse", MANY) as (server, writer, clients):
         sent: list[int] = []
 
@@ -214,7 +214,7 @@ async def test_a_change_reaches_a_few_readers_in_each_turn(
 async def test_readers_that_come_meanwhile_miss_nothing_and_get_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamd.http.live.READERS_PER_TURN", 2)
+    monkeypatch.setattr("streamd.http.streams.live.READERS_PER_TURN", 2)
     numbers = b"".join(b"<%03d>" % number for number in range(100))
 
     async def write(writer: RawClient, stream: bytes) -> None:

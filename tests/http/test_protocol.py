@@ -11,8 +11,8 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from streamd.http.admin_guard import PUBLIC_PATHS
-from streamd.http.routing import OpsRoute, resolve
+from streamd.http.access.admin_guard import PUBLIC_PATHS
+from streamd.http.protocol.routing import OpsRoute, resolve
 from streamd.streams.content import MAX_MESSAGES, SMALL_BYTES, Records, split_body
 from tests.http.serving import serving
 
@@ -407,7 +407,7 @@ async def test_a_large_json_body_is_split_outside_of_the_event_loop(
         cut_in.append(threading.get_ident())
         return split_body(content_type, body)
 
-    monkeypatch.setattr("streamd.http.writes.split_body", split_and_tell)
+    monkeypatch.setattr("streamd.http.streams.writes.split_body", split_and_tell)
     body = b"[" + b"1," * SMALL_BYTES + b"1]"
     async with serving(tmp_path) as server, server.client() as client:
         assert (await client.put("/v1/stream/a", content=body, headers=JSON)).status_code == 201

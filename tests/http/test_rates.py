@@ -17,10 +17,10 @@ import trio
 
 from streamd.auth import tokens
 from streamd.auth.signed_urls import public_key_of
-from streamd.config import AuthConfig
-from streamd.http import rates
-from streamd.http.messages import Channel, Request
-from streamd.http.routing import resolve
+from streamd.config.settings import AuthConfig
+from streamd.http.access import rates
+from streamd.http.protocol.messages import Channel, Request
+from streamd.http.protocol.routing import resolve
 from streamd.streams.commands import CreateToken, Result, SetLimits
 from streamd.streams.limits import Limits
 from tests.http.serving import RawClient, Serving, serving, until

@@ -9,10 +9,10 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from streamd.http import rates
-from streamd.http.connection import Phase
-from streamd.http.messages import Request
-from streamd.http.routing import resolve
+from streamd.http.access import rates
+from streamd.http.door.connection import Phase
+from streamd.http.protocol.messages import Request
+from streamd.http.protocol.routing import resolve
 from tests.http.serving import until
 from tests.http.test_rates import BINARY, OTHER, STREAM, Limited, append, limited
 

@@ -20,14 +20,14 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from streamd.exits import errors_in
 from streamd.group.applying import Applier
-from streamd.http import reactor
 from streamd.http.application import StreamApplication
-from streamd.http.connection import Connection, Phase
-from streamd.http.heads import Head
+from streamd.http.door import reactor
+from streamd.http.door.connection import Connection, Phase
 from streamd.http.prompt_answers import PromptAnswers
-from streamd.http.transports import RECEIVE_BYTES
+from streamd.http.protocol.heads import Head
+from streamd.http.sockets.transports import RECEIVE_BYTES
+from streamd.process.exits import errors_in
 from streamd.storage.errors import StorageError
 from streamd.storage.log_store import LogStore
 from streamd.streams.keys import stream_key

@@ -8,8 +8,8 @@ from random import Random
 
 import httpx
 
-from streamd.http.messages import Response
-from streamd.http.recent_answers import MAX_ANSWERS, MAX_BODY_BYTES, Key, RecentAnswers
+from streamd.http.protocol.messages import Response
+from streamd.http.streams.recent_answers import MAX_ANSWERS, MAX_BODY_BYTES, Key, RecentAnswers
 from streamd.streams.offsets import START
 from tests.http.serving import serving
 

@@ -11,7 +11,7 @@ from random import Random
 import httpx
 import pytest
 
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from tests.http.serving import serving
 from tests.objectstore.test_serving import SMALL, until_cold
 

@@ -19,7 +19,7 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from streamd.http.front_door import FrontDoor
+from streamd.http.door.front_door import FrontDoor
 from tests.http.pki import make_pki
 from tests.http.serving import PATIENCE_S, serving, until
 from tests.support.ports import unused_port

@@ -24,8 +24,8 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from streamd.diagnostics import MAX_PROFILE_S
 from streamd.http.openapi import build
+from streamd.process.diagnostics import MAX_PROFILE_S
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
 from tests.support.wire import checked_client

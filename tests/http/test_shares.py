@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from streamd.addresses import client_of
-from streamd.config import ServerConfig
-from streamd.http.incoming import Pace
-from streamd.http.shares import LimitReached, Share, Shares
+from streamd.config.settings import ServerConfig
+from streamd.http.sockets.incoming import Pace
+from streamd.http.sockets.shares import LimitReached, Share, Shares
+from streamd.process.addresses import client_of
 from tests.support.seeds import seeds
 
 

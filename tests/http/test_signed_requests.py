@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from streamd.auth import signed_urls, tokens
 from streamd.auth.signed_urls import METHODS, Grant
-from streamd.config import AuthConfig
+from streamd.config.settings import AuthConfig
+from streamd.http.access.authority import Authority
 from streamd.http.application import RESOURCES
-from streamd.http.authority import Authority
-from streamd.http.fields import BadRequest
-from streamd.http.messages import Channel, Request
-from streamd.http.routing import OpsRoute, resolve
+from streamd.http.protocol.fields import BadRequest
+from streamd.http.protocol.messages import Channel, Request
+from streamd.http.protocol.routing import OpsRoute, resolve
 from streamd.streams.commands import CreateToken, RotateToken
 from tests.streams.driver import Driver
 

@@ -19,8 +19,9 @@ import trio
 
 from streamd.auth import signed_urls, tokens
 from streamd.auth.signed_urls import Grant
-from streamd.config import AuthConfig
-from streamd.http import fields, signatures
+from streamd.config.settings import AuthConfig
+from streamd.http.access import signatures
+from streamd.http.protocol import fields
 from streamd.streams.commands import CreateToken, Result, RevokeToken, RotateToken
 from tests.http.authorized import authorized
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until

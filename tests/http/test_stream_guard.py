@@ -8,10 +8,10 @@ from typing import NamedTuple, cast
 import httpx
 import pytest
 
-from streamd.config import ServerConfig
-from streamd.http.fields import BadRequest
-from streamd.http.messages import Channel, Request
-from streamd.http.stream_guard import StreamGuard
+from streamd.config.settings import ServerConfig
+from streamd.http.access.stream_guard import StreamGuard
+from streamd.http.protocol.fields import BadRequest
+from streamd.http.protocol.messages import Channel, Request
 from tests.http.serving import PATIENCE_S
 from tests.support.server_process import ServerProcess
 

@@ -11,10 +11,10 @@ import pytest
 import trio
 
 from streamd.auth import tokens
-from streamd.config import AuthConfig
-from streamd.http import authority
+from streamd.config.settings import AuthConfig
+from streamd.http.access import authority
 from streamd.http.application import StreamApplication
-from streamd.http.messages import Request, Response
+from streamd.http.protocol.messages import Request, Response
 from streamd.streams.commands import CreateToken, Result, RevokeToken, RotateToken
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 

@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock, lockstep_stream_pair
 
-from streamd.http.hypercorn_connection import LimitedStream
-from streamd.http.messages import ClientGone
-from streamd.http.transports import SocketTransport, StreamTransport
+from streamd.http.http2.hypercorn_connection import LimitedStream
+from streamd.http.protocol.messages import ClientGone
+from streamd.http.sockets.transports import SocketTransport, StreamTransport
 
 BODY = b"x" * 2**21
 TIMEOUT_S = 30.0

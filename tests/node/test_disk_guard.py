@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from streamd.config.storage import StorageConfig
 from streamd.group.proposals import (
     DiskLow,
     Proposal,
@@ -19,7 +20,6 @@ from streamd.group.proposals import (
 )
 from streamd.node.disk_guard import DEFAULT_MIN_FREE_BYTES, DiskGuard, DiskSpace
 from streamd.node.node import Node
-from streamd.storage_config import StorageConfig
 from streamd.streams.commands import Delete, Result
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machines, all_ready, play

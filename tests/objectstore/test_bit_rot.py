@@ -14,10 +14,10 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from streamd.blocking import in_thread
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.objectstore.errors import ColdUnavailable, ObjectCorrupt, ObjectMissing
 from streamd.objectstore.s3 import S3Store
+from streamd.process.threads import in_thread
 from streamd.tiering import async_store
 from streamd.tiering.async_store import AsyncObjectStore
 from tests.backup.test_archive import archived

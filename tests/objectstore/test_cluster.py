@@ -10,7 +10,7 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.streams import keys
 from streamd.streams.commands import FlushCold, Result

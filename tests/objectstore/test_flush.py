@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.node.cold_status import report
 from streamd.node.node import Node
 from streamd.objectstore.objects import MAX_OBJECT_BYTES

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.streams.commands import Create, Delete, Result
 from streamd.streams.model import ForkRequest, Settings
 from tests.sim.runtime import run_virtually

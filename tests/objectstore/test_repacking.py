@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.node.node import Node
 from streamd.streams import keys
 from streamd.streams.commands import Delete, Result

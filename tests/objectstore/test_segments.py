@@ -12,8 +12,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.codec import Batch, encode_batch
-from streamd.config import MAX_COLD_BODY_BYTES
+from streamd.config.checks import MAX_COLD_BODY_BYTES
 from streamd.objectstore.errors import ColdRefused, ObjectCorrupt
 from streamd.objectstore.framing import Head
 from streamd.objectstore.names import SegmentName, check_digest
@@ -26,6 +25,7 @@ from streamd.objectstore.segments import (
 )
 from streamd.raft.chain import chain
 from streamd.raft.messages import Entry, EntryKind
+from streamd.streams.codec import Batch, encode_batch
 from streamd.streams.commands import Append
 from streamd.streams.content import MAX_MESSAGES, split_body
 from streamd.streams.model import LogPosition

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import trio
 
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.streams import keys
 from streamd.tiering import eviction
 from tests.http.serving import Serving, serving, until

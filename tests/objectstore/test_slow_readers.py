@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from tests.http.serving import RawClient, Serving, serving, until
 
 TEXT = {"Content-Type": "text/plain"}

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from streamd.app import App
-from streamd.blocking import OneThread
-from streamd.http.live import Hub
-from streamd.http.messages import Request, Response
+from streamd.http.protocol.messages import Request, Response
+from streamd.http.streams.live import Hub
+from streamd.process.threads import OneThread
 from streamd.tiering.async_store import AsyncObjectStore
 from tests.sim.persisting import Crashed
 

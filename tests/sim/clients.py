@@ -11,7 +11,7 @@ from random import Random
 
 import trio
 
-from streamd.http.messages import Request, Response
+from streamd.http.protocol.messages import Request, Response
 from tests.jepsen_like.history import CLOSED, NOT_FOUND, STALE_EPOCH, Kind, Pending, Recorder, Stamp
 from tests.sim.host import ConnectionLost, Host, NotThere
 

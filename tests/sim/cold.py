@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 import pytest
 import trio
 
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.streams import keys
 from tests.objectstore.nodes.verdict import Judge
 from tests.sim.objects import ObjectsOf, SimulatedObjects

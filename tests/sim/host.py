@@ -15,10 +15,10 @@ import trio
 
 from streamd.app import Environment
 from streamd.cluster.cluster import Cluster
-from streamd.config import ClusterConfig, ColdConfig, Config, ServerConfig
+from streamd.config.settings import ClusterConfig, ColdConfig, Config, ServerConfig
 from streamd.group.stores import Stores
 from streamd.http.application import StreamApplication
-from streamd.http.messages import Request, Response
+from streamd.http.protocol.messages import Request, Response
 from streamd.node.node import UNGUARDED, Node
 from streamd.raft.messages import Message
 from streamd.storage.errors import StorageError

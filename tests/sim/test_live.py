@@ -12,10 +12,10 @@ from random import Random
 import pytest
 import trio
 
-from streamd.config import ServerConfig
+from streamd.config.settings import ServerConfig
 from streamd.group.proposals import Unavailable
-from streamd.http.messages import Buffer, LiveResponse, Parked, Request, Response
-from streamd.http.parking import wait
+from streamd.http.door.parking import wait
+from streamd.http.protocol.messages import Buffer, LiveResponse, Parked, Request, Response
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, Scenario, play, wait_until
 from tests.support.nodes import append, create, read_all

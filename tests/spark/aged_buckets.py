@@ -13,7 +13,7 @@ import trio
 from msgspec.structs import replace
 
 from streamd.backup.restore import Restored
-from streamd.blocking import in_thread
+from streamd.process.threads import in_thread
 from streamd.tiering.tier import open_cold
 from tests.backup.test_archive import a_round
 from tests.http.serving import serving, until

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from streamd.auth.tokens import SECRET_BYTES, mint
-from streamd.config import AuthConfig, ColdConfig
+from streamd.config.settings import AuthConfig, ColdConfig
 from tests.backup.test_archive import a_round
 from tests.http.serving import Serving, serving, until
 from tests.support.minio import MinioServer

@@ -8,11 +8,11 @@ import msgspec
 from crc32c import crc32c
 from msgspec.structs import replace
 
-from streamd.codec import decode_batch, encode_batch
 from streamd.objectstore import ends
 from streamd.objectstore.names import NamedObject, SegmentName, digest_of
 from streamd.objectstore.segments import HEAD_BYTES, SegmentWriter, read_segment_head
 from streamd.raft.messages import Entry, EntryKind
+from streamd.streams.codec import decode_batch, encode_batch
 from streamd.streams.commands import Append
 from tests.spark.damages import Catalogue, Expected, Scene
 from tests.spark.damages_packs import CHAT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.codec import Batch, encode_batch
+from streamd.streams.codec import Batch, encode_batch
 from streamd.streams.commands import (
     Append,
     Archived,

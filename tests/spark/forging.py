@@ -13,7 +13,6 @@ import zstandard
 from crc32c import crc32c
 from msgspec.structs import astuple, replace
 
-from streamd.codec import Batch, decode_batch, encode_batch
 from streamd.objectstore import segments
 from streamd.objectstore.checkpoints import (
     CheckpointOf,
@@ -44,6 +43,7 @@ from streamd.raft.messages import Entry, EntryKind
 from streamd.storage.raft_snapshots import whole_rows
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
+from streamd.streams.codec import Batch, decode_batch, encode_batch
 from streamd.streams.commands import Archived, Command, FlushCold, MoveSlices, NewSlice
 from streamd.streams.etags import incarnation_base
 from streamd.streams.model import ColdSlice, Header, LogPosition, Pack, SliceRef, Stream

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
-from streamd.codec import Batch, encode_batch
+from streamd.streams.codec import Batch, encode_batch
 from streamd.streams.commands import Command
 from streamd.streams.keys import CHUNK, HEADER, LIMITS, TOKEN
 from streamd.streams.sessions import PackageStamp

@@ -12,10 +12,9 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from streamd import codec
 from streamd.objectstore.checkpoints import read_manifest, read_piece
 from streamd.storage.raft_snapshots import whole_rows
-from streamd.streams import model
+from streamd.streams import codec, model
 from streamd.streams.chunks import Chunk
 from streamd.streams.content import UNDECODABLE
 from streamd.streams.limits import Limits

@@ -16,7 +16,7 @@ import trio
 import urllib3
 
 from streamd.auth.tokens import mint
-from streamd.config import AuthConfig
+from streamd.config.settings import AuthConfig
 from streamd_audit.errors import StoreFailed
 from streamd_audit.findings import Finding
 from streamd_audit.live import APPEND, STREAM, Cluster, compare

@@ -11,7 +11,7 @@ import trio
 from pyspark.sql import types as T
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.spark.errors import StoreChanged, StreamMissing, Trimmed
 from streamd.spark.materialized import MaterializedSource
 from streamd.spark.options import BadOption

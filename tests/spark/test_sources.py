@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from streamd.codec import decode_batch
 from streamd.objectstore.names import SegmentName
 from streamd.objectstore.segments import read_entries
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams import keys
+from streamd.streams.codec import decode_batch
 from streamd.streams.commands import Append
 from streamd_audit.sources import SOURCES, register
 from streamd_audit.sources.source import BucketSource

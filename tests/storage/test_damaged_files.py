@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from streamd.config import ClusterConfig
+from streamd.config.settings import ClusterConfig
 from streamd.group.stores import Stores, open_core
 from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import HardState

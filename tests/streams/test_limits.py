@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from streamd.codec import decode_batch
 from streamd.streams import quotas
 from streamd.streams.checks import fault
+from streamd.streams.codec import decode_batch
 from streamd.streams.commands import Outcome, Result, SetLimits
 from streamd.streams.content import UNDECODABLE
 from streamd.streams.limits import Kind, Limits

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from streamd.codec import Batch, encode_batch, time_of_batch
 from streamd.streams import keys
+from streamd.streams.codec import Batch, encode_batch, time_of_batch
 from streamd.streams.commands import (
     Append,
     BeginUpload,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from streamd.codec import Batch, decode_batch, encode_batch
 from streamd.streams import keys, sessions
+from streamd.streams.codec import Batch, decode_batch, encode_batch
 from streamd.streams.commands import Append, Command, OpenSession, Outcome, Result
 from streamd.streams.sessions import PackageStamp, Session
 from tests.streams.driver import TEXT, Driver, key

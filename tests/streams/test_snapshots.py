@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from streamd.codec import decode_batch
 from streamd.streams import keys
+from streamd.streams.codec import decode_batch
 from streamd.streams.commands import Append, DropUploads, Result, StorePart
 from streamd.streams.model import Settings, Stream
 from streamd.streams.offsets import START, Position

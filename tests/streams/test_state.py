@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from streamd.codec import Batch, decode_batch, encode_batch
 from streamd.streams.chunks import OffsetMismatch
+from streamd.streams.codec import Batch, decode_batch, encode_batch
 from streamd.streams.commands import Append, Command, Create, CreateBucket, Delete, Sweep, Touch
 from streamd.streams.content import split_body
 from streamd.streams.machine import Machine

@@ -11,14 +11,14 @@ import trio
 
 from streamd.backup.base import Choice
 from streamd.backup.restore import Restored, restore
-from streamd.blocking import in_thread
-from streamd.codec import decode_batch
-from streamd.config import ColdConfig, Config, ServerConfig
+from streamd.config.settings import ColdConfig, Config, ServerConfig
+from streamd.process.threads import in_thread
 from streamd.raft.messages import Entry, EntryKind
 from streamd.storage.log_storage import open_log
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
+from streamd.streams.codec import decode_batch
 from streamd.streams.machine import Machine
 from streamd.streams.model import Header
 from streamd.streams.state import State

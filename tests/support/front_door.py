@@ -7,7 +7,8 @@ from typing import Any
 
 import trio
 
-from streamd.http.messages import (
+from streamd.http.door.parking import wait
+from streamd.http.protocol.messages import (
     Application,
     Begun,
     LiveResponse,
@@ -15,7 +16,6 @@ from streamd.http.messages import (
     Request,
     Response,
 )
-from streamd.http.parking import wait
 
 
 async def answer(application: Application, request: Request) -> Response | LiveResponse:

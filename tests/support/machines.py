@@ -15,11 +15,11 @@ import trio
 from msgspec.structs import replace
 
 from streamd.app import App, Environment
-from streamd.config import ClusterConfig, ColdConfig, Config, ServerConfig
+from streamd.config.settings import ClusterConfig, ColdConfig, Config, ServerConfig
 from streamd.group.stores import Stores
-from streamd.metrics import Metrics
 from streamd.node.node import UNGUARDED, Node
 from streamd.objectstore.objects import ObjectStore
+from streamd.process.metrics import Metrics
 from streamd.tiering.async_store import AsyncObjectStore
 from tests.sim.network import Network, Port, address_of
 from tests.sim.objects import ObjectsOf, SimulatedObjects

@@ -10,11 +10,11 @@ from random import Random
 import trio
 
 from streamd.app import App, Environment
-from streamd.blocking import OpenThread, RunBlocking, in_thread, own_thread
-from streamd.config import ColdConfig, Config
+from streamd.config.settings import ColdConfig, Config
 from streamd.group.stores import Stores
-from streamd.http.live import Hub
+from streamd.http.streams.live import Hub
 from streamd.node.node import UNGUARDED, Node, wall_clock_ms
+from streamd.process.threads import OpenThread, RunBlocking, in_thread, own_thread
 from streamd.streams.commands import Append, Change, Create, Outcome
 from streamd.streams.content import split_body
 from streamd.streams.keys import stream_key

@@ -9,7 +9,7 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from streamd.blocking import OneThread, OpenThread, RunBlocking
+from streamd.process.threads import OneThread, OpenThread, RunBlocking
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")

@@ -9,12 +9,12 @@ import pytest
 import trio
 from crc32c import crc32c
 
-from streamd.blocking import in_thread
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.objectstore.errors import ColdRefused, ColdUnavailable, ObjectCorrupt, ObjectMissing
 from streamd.objectstore.fs import FsStore
 from streamd.objectstore.names import digest_of
 from streamd.objectstore.objects import MAX_PAGE
+from streamd.process.threads import in_thread
 from streamd.tiering import async_store
 from streamd.tiering.async_store import MAX_ATTEMPTS, AsyncObjectStore, open_object_store
 from tests.support.flaky_store import FlakyStore

@@ -11,9 +11,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from streamd.blocking import RunBlocking, in_thread
 from streamd.objectstore.errors import ColdRefused, ObjectCorrupt
 from streamd.objectstore.packs import Pack, PackWriter
+from streamd.process.threads import RunBlocking, in_thread
 from streamd.streams.chunks import Chunk
 from streamd.streams.reading import LocatedSlice
 from streamd.tiering.async_store import AsyncObjectStore

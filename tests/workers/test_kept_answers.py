@@ -10,9 +10,9 @@ from typing import NamedTuple
 import trio
 import trio.testing
 
-from streamd.http.messages import Begun, Later, LiveResponse, Parked, Request, Response
-from streamd.http.outgoing import Outgoing
-from streamd.metrics import Metrics
+from streamd.http.protocol.messages import Begun, Later, LiveResponse, Parked, Request, Response
+from streamd.http.sockets.outgoing import Outgoing
+from streamd.process.metrics import Metrics
 from streamd.streams.commands import Append
 from streamd.workers.desk import Desk
 from streamd.workers.link import Link

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from streamd.auth.tokens import mint
-from streamd.config import AuthConfig, ClusterConfig, ColdConfig, Config
+from streamd.config.settings import AuthConfig, ClusterConfig, ColdConfig, Config
 from streamd.workers.messages import encode
 from streamd.workers.supervisor import MAX_SILENCE, for_a_worker
 from tests.http.pki import make_pki

@@ -6,7 +6,8 @@ has the outcome. A *refusal* is an answer that denies a request to its sender. A
 and for the disk; refusals never wait, and many of one kind become one entry (`refusals`).
 
 `trail` has the queue and the task that writes, `file_sink` and `stream_sink` are where to,
-`notes` is how handlers add what only they know. What a request's entry says is in `http.auditor`.
+`notes` is how handlers add what only they know. What a request's entry says is in
+`http.access.auditor`.
 
 Read on: docs/operations.md (Audit trail), docs/decisions/026-no-act-without-its-entry.md.
 """

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from streamd.audit.sinks import SinkFailed
-from streamd.blocking import RunBlocking
-from streamd.cures import cure
+from streamd.process.cures import cure
+from streamd.process.threads import RunBlocking
 
 _OWN = 0o600
 

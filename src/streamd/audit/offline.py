@@ -10,8 +10,8 @@ import trio
 from streamd.audit.file_sink import FileSink
 from streamd.audit.sinks import SinkFailed
 from streamd.audit.trail import entry
-from streamd.blocking import in_thread
-from streamd.config import Config, ConfigError
+from streamd.config.settings import Config, ConfigError
+from streamd.process.threads import in_thread
 
 
 def record(config: Config, event: str, **values: object) -> None:

@@ -13,8 +13,8 @@ import trio
 
 from streamd.audit.refusals import Kind, RefusalLimit
 from streamd.audit.sinks import Sink, SinkFailed
-from streamd.config import ConfigError
-from streamd.metrics import Metrics
+from streamd.config.settings import ConfigError
+from streamd.process.metrics import Metrics
 
 # Entries that wait to be written. Acts are refused beyond it, refusals no longer recorded; a begun
 # act's outcome always finds room.

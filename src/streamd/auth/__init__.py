@@ -8,7 +8,7 @@ fill *templates* of scopes (`templates`). A *signed URL* (`signed_urls`) permits
 anyone who has it, within what the token permits whose key has signed it.
 
 What is kept of tokens, and for how long they are valid, is the state machine's (`streams.tokens`);
-which scope a request needs, and how it is refused, is decided in `http.authority`.
+which scope a request needs, and how it is refused, is decided in `http.access.authority`.
 
 Invariants:
 

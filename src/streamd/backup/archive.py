@@ -14,8 +14,7 @@ import structlog
 import trio
 
 from streamd.backup.checkpoints import ArchiveTarget, Checkpointer
-from streamd.codec import decode_batch
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.group.committed_log import EntriesGone
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.objectstore.ends import ArchiveEnd, make_end
@@ -23,6 +22,7 @@ from streamd.objectstore.errors import ColdError
 from streamd.objectstore.names import ENDS, EndName, group_folder
 from streamd.objectstore.segments import SegmentWriter
 from streamd.raft.messages import Entry, EntryKind
+from streamd.streams.codec import decode_batch
 from streamd.streams.commands import Archived
 from streamd.streams.content import UNDECODABLE
 from streamd.streams.model import LogPosition

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import trio
 
-from streamd.blocking import RunBlocking
 from streamd.objectstore.catalog import (
     Catalog,
     StoredEnd,
@@ -35,6 +34,7 @@ from streamd.objectstore.segments import (
     cluster_of_segment,
     read_segment_head,
 )
+from streamd.process.threads import RunBlocking
 from streamd.tiering.async_store import AsyncObjectStore
 
 # How many objects are fetched at once, and how far ahead of their use.

@@ -13,8 +13,7 @@ import trio
 
 from streamd.backup.archived_objects import ArchivedObjects, list_all
 from streamd.backup.history import Guard, History
-from streamd.blocking import RunBlocking
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.group.committed_log import EntriesGone
 from streamd.group.group import Group
 from streamd.group.proposals import Unavailable
@@ -23,6 +22,7 @@ from streamd.objectstore.checkpoints import CheckpointOf, CheckpointWriter
 from streamd.objectstore.errors import ColdError, ColdUnavailable, ObjectCorrupt, ObjectMissing
 from streamd.objectstore.names import PIECES, cluster_folder, group_folder
 from streamd.objectstore.objects import MAX_PAGE
+from streamd.process.threads import RunBlocking
 from streamd.storage.raft_snapshots import SnapshotSource, SnapshotUnavailable
 from streamd.streams.model import LogPosition
 from streamd.tiering.async_store import AsyncObjectStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from streamd.backup.archived_objects import list_clusters
 from streamd.backup.base import Choice, RestoreRefused
 from streamd.objectstore.names import cluster_of
-from streamd.redaction import shown
+from streamd.process.redaction import shown
 from streamd.tiering.async_store import AsyncObjectStore
 
 

@@ -15,13 +15,13 @@ import structlog
 import trio
 
 from streamd.backup.archived_objects import ArchivedObjects
-from streamd.blocking import RunBlocking
 from streamd.group.committed_log import EntriesGone
 from streamd.group.group import Group
 from streamd.group.proposals import Unavailable
 from streamd.objectstore.catalog import Catalog, StoredSegment
 from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
 from streamd.objectstore.segments import position_after, read_entries
+from streamd.process.threads import RunBlocking
 from streamd.raft.messages import Entry
 from streamd.streams.model import LogPosition
 from streamd.tiering.async_store import AsyncObjectStore

@@ -10,8 +10,6 @@ import structlog
 from streamd.backup.archived_objects import ArchivedObjects, list_all
 from streamd.backup.base import RestoreRefused, first_command_ms
 from streamd.backup.restore import Progress, check_pack
-from streamd.blocking import RunBlocking
-from streamd.codec import decode_batch
 from streamd.objectstore.catalog import Catalog, StoredManifest, StoredSegment
 from streamd.objectstore.errors import ObjectCorrupt, ObjectMissing, StoreFaulty
 from streamd.objectstore.names import FENCE
@@ -21,9 +19,11 @@ from streamd.objectstore.segments import (
     read_entries,
     read_segment_head,
 )
+from streamd.process.threads import RunBlocking
 from streamd.raft.messages import Entry, EntryKind
 from streamd.storage.raft_snapshots import whole_rows
 from streamd.streams import keys
+from streamd.streams.codec import decode_batch
 from streamd.streams.commands import FlushCold, MoveSlices
 from streamd.streams.content import UNDECODABLE
 from streamd.streams.model import Header, LogPosition, Pack

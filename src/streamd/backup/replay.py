@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamd.codec import decode_batch
 from streamd.objectstore.errors import ObjectCorrupt
 from streamd.objectstore.segments import (
     PositionFields,
@@ -17,6 +16,7 @@ from streamd.objectstore.segments import (
 from streamd.raft.membership import departed
 from streamd.raft.messages import Entry, EntryKind
 from streamd.storage.state_store import StateStore
+from streamd.streams.codec import decode_batch
 from streamd.streams.content import UNDECODABLE
 from streamd.streams.etags import incarnation_base
 from streamd.streams.machine import Machine

@@ -38,14 +38,14 @@ from streamd.backup.base import (
 from streamd.backup.clusters import choose_cluster
 from streamd.backup.replay import Replay, Wanted, become_another
 from streamd.backup.takeover import SETTLE_S, fence_off, missing_packs
-from streamd.blocking import RunBlocking
-from streamd.config import Config
-from streamd.cures import with_cure
+from streamd.config.settings import Config
 from streamd.objectstore.catalog import Catalog
 from streamd.objectstore.checkpoints import Manifest
 from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
 from streamd.objectstore.names import PackName, cluster_folder, cluster_of
 from streamd.objectstore.segments import PositionFields, named_fields
+from streamd.process.cures import with_cure
+from streamd.process.threads import RunBlocking
 from streamd.raft.membership import encode_configuration
 from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
 from streamd.storage.data_dir import DataDir

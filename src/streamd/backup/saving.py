@@ -18,12 +18,12 @@ from random import Random
 import msgspec
 import trio
 
-from streamd.blocking import RunBlocking
 from streamd.group.group import Group
 from streamd.group.proposals import Unavailable
 from streamd.objectstore.checkpoints import CheckpointOf, CheckpointWriter
 from streamd.objectstore.ends import ArchiveEnd, make_end
 from streamd.objectstore.names import NamedObject
+from streamd.process.threads import RunBlocking
 from streamd.storage.raft_snapshots import SnapshotSource, SnapshotUnavailable
 from streamd.streams.model import LogPosition
 

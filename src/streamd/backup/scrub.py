@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from streamd.backup.archived_objects import list_all
 from streamd.backup.checkpoints import ArchiveTarget
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.group.proposals import Unavailable
 from streamd.objectstore.catalog import Catalog
 from streamd.objectstore.errors import ObjectCorrupt, ObjectMissing

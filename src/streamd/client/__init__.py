@@ -25,8 +25,8 @@ Invariants:
 - Memory is bounded: an event, an answer, a part's head and what a producer holds have limits.
   Bodies of any size are passed on in pieces.
 - An address that never answered is not retried unless the caller asks for it.
-- Messages never show credentials of a URL (`streamd.redaction`), and credentials go only to the
-  nodes that the caller named.
+- Messages never show credentials of a URL (`streamd.process.redaction`), and credentials go only
+  to the nodes that the caller named.
 
 The client must never import the server (a command would start as slowly as a node), or parse what
 it need not: JSON passes through digit for digit. Only `connecting` and the drivers know httpx.

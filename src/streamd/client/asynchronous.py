@@ -29,7 +29,7 @@ from streamd.client.values import (
     Snapshot,
     StreamInfo,
 )
-from streamd.redaction import shown
+from streamd.process.redaction import shown
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
 
 T = TypeVar("T")

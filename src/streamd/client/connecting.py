@@ -15,8 +15,8 @@ from streamd import __version__
 from streamd.client.core.retrying import unexpected
 from streamd.client.core.steps import Body, Lost, Send
 from streamd.client.errors import StreamdError, Unsendable, refusal
-from streamd.headers import ACCEPT_ENCODING, CONTENT_ENCODING
-from streamd.redaction import shown
+from streamd.process.redaction import shown
+from streamd.protocol.headers import ACCEPT_ENCODING, CONTENT_ENCODING
 
 # The limit of an answer that is received as a whole: above the largest piece of a read.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024

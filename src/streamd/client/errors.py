@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from streamd.headers import (
+from streamd.protocol.headers import (
     ETAG,
     PRODUCER_EPOCH,
     PRODUCER_EXPECTED_SEQ,

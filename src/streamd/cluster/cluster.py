@@ -12,13 +12,12 @@ import structlog
 import trio
 from msgspec.structs import replace
 
-from streamd.blocking import RunBlocking
 from streamd.cluster.outsiders import outsider_of
-from streamd.codec import LOG_FORMAT, decode_batch
-from streamd.config import ClusterConfig
+from streamd.config.settings import ClusterConfig
 from streamd.group.group import Group
 from streamd.group.peers import Outsider
 from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.process.threads import RunBlocking
 from streamd.raft.checks import fault
 from streamd.raft.core import RaftViolation
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry
@@ -26,6 +25,7 @@ from streamd.raft.messages import AppendRequest, Configuration, EntryKind, Messa
 from streamd.storage.data_dir import DataDir
 from streamd.storage.errors import StorageError
 from streamd.storage.log_storage import LogStorage
+from streamd.streams.codec import LOG_FORMAT, decode_batch
 from streamd.streams.content import UNDECODABLE
 from streamd.transport import Credentials, Hello, Limits, Network, PeerConnection, Transport
 from streamd.transport import errors as transport_errors

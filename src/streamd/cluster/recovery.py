@@ -8,15 +8,15 @@ from uuid import uuid4
 
 import msgspec
 
-from streamd.codec import Batch, encode_batch
-from streamd.config import Config
-from streamd.cures import with_cure
+from streamd.config.settings import Config
 from streamd.group.stores import Stores
+from streamd.process.cures import with_cure
 from streamd.raft.membership import encode_configuration
 from streamd.raft.messages import Configuration, Entry, EntryKind, HardState
 from streamd.storage.data_dir import IDENTITY
 from streamd.storage.errors import NothingToRecover, StorageFailed
 from streamd.storage.files import is_there, read_checked, remove_durably, write_checked
+from streamd.streams.codec import Batch, encode_batch
 from streamd.streams.commands import RenewIncarnations
 from streamd.streams.etags import incarnation_base
 from streamd.streams.model import Header

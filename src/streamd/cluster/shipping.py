@@ -15,11 +15,10 @@ import msgspec
 import structlog
 import trio
 
-from streamd.blocking import RunBlocking
 from streamd.cluster.cluster import Cluster
-from streamd.codec import LIMITS_FORMAT
 from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.process.threads import RunBlocking
 from streamd.storage.incoming import SnapshotDamaged, SnapshotSink
 from streamd.storage.raft_snapshots import (
     Piece,
@@ -27,6 +26,7 @@ from streamd.storage.raft_snapshots import (
     SnapshotSource,
     SnapshotUnavailable,
 )
+from streamd.streams.codec import LIMITS_FORMAT
 from streamd.streams.content import UNDECODABLE
 
 log = structlog.get_logger("streamd.snapshots")

@@ -23,9 +23,9 @@ Invariants:
 - Nothing is shown twice or left out, and nothing is appended twice, whatever is killed.
 - Input and output of any size pass through little memory; a line has a limit.
 - Exit statuses are those of man/streamd.1 and man/streamd-client.1: 0 done, 1 refused, 2 usage,
-  3 no server answered (`streamd.exits`). Scripts rely on them and on the JSON of ``--json``; text
-  is for people.
-- Only the user of the process can read what it creates (`streamd.privacy`).
+  3 no server answered (`exits`). Scripts rely on them and on the JSON of ``--json``; text is for
+  people.
+- Only the user of the process can read what it creates (`streamd.process.privacy`).
 
 The commands must never decide what only a node may decide (which node leads, what is garbage), nor
 open a data directory that a node is using (the directory's lock prevents that), nor speak HTTP

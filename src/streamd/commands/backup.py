@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 import click
 import msgspec
 import trio
-from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
@@ -30,15 +29,16 @@ from streamd.backup.clusters import choose_cluster, known_clusters
 from streamd.backup.inventory import ClusterStatus, Verified, look, verify
 from streamd.backup.restore import Restored, restore
 from streamd.backup.saving import UNFINISHED
-from streamd.blocking import in_thread
-from streamd.config import Config, ConfigError, load
-from streamd.exits import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, Failure, exit_on
-from streamd.logs import set_up_logging
-from streamd.malloc import share_one_heap
+from streamd.config.loading import load
+from streamd.config.settings import Config, ConfigError
 from streamd.objectstore.errors import ColdError, ColdRefused, ObjectCorrupt, ObjectMissing
 from streamd.objectstore.names import cluster_folder
-from streamd.privacy import keep_private
-from streamd.redaction import shown
+from streamd.process.exits import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, Failure, exit_on
+from streamd.process.logs import set_up_logging
+from streamd.process.malloc import share_one_heap
+from streamd.process.privacy import keep_private
+from streamd.process.redaction import shown
+from streamd.process.threads import in_thread
 from streamd.storage.errors import StorageError
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.fence import fences_of, remove_fence
@@ -97,7 +97,7 @@ def configured(file: Path | None, given: str | None, server: dict[str, object]) 
     and `RestoreRefused` for a directory that holds no whole backup."""
     config = load(file, os.environ, {"cold": _place(given), "server": server})
     # Standard output has the answer; of the log only warnings and errors are shown.
-    set_up_logging(replace(config.log, level="warning"))
+    set_up_logging(config.log.format, "warning")
     if config.cold.backend == "none":
         raise ConfigError("name the store: --from, or [cold] in the configuration")
     if config.cold.fs_path is not None and (Path(config.cold.fs_path) / UNFINISHED).exists():

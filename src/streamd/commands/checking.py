@@ -19,13 +19,15 @@ import msgspec
 from streamd.app import identity_provider, listed_certificates, peer_credentials, peer_tls
 from streamd.commands.node_options import Flags, node_options
 from streamd.commands.options import json_option
-from streamd.config import Config, ConfigError, is_loopback, load, split_address
-from streamd.config_names import injected_variables
-from streamd.exits import EXIT_REFUSED
-from streamd.http.listeners import server_tls
+from streamd.config.checks import is_loopback
+from streamd.config.loading import load
+from streamd.config.names import injected_variables
+from streamd.config.settings import Config, ConfigError, split_address
+from streamd.http.door.listeners import server_tls
 from streamd.objectstore.errors import ColdError
-from streamd.privacy import is_open_to_others
-from streamd.redaction import shown
+from streamd.process.exits import EXIT_REFUSED
+from streamd.process.privacy import is_open_to_others
+from streamd.process.redaction import shown
 from streamd.tiering.async_store import open_object_store
 
 _SECRETS = {"root_token", "s3_access_key_id", "s3_secret_access_key", "s3_session_token"}

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from streamd.commands.operating import AT_LEADER, Operator, server_group
 from streamd.commands.waiting import waiting_for
-from streamd.exits import EXIT_REFUSED, end
+from streamd.process.exits import EXIT_REFUSED, end
 
 _POLL_S = 0.2
 _TABLE_WIDTH = 140

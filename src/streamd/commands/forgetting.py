@@ -10,7 +10,7 @@ import msgspec
 
 from streamd.backup.forgetting import Folder, inspect, remove
 from streamd.commands.backup import config_option, configured, failure_of, from_option, use_store
-from streamd.exits import exit_on
+from streamd.process.exits import exit_on
 from streamd.tiering.async_store import AsyncObjectStore
 
 

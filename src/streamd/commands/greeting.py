@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from streamd import __version__
-from streamd.config import Config, ServerConfig
+from streamd.config.settings import Config, ServerConfig
 
 _NO_AUTH = "none: anyone who reaches the address may read, write and operate everything"
 _AUTH = "required: requests need a token"

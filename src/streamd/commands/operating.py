@@ -15,7 +15,7 @@ from streamd.client import Answer, Client
 from streamd.client.errors import NOT_OURS, StreamdError, refusal
 from streamd.commands.options import Command, Server, given_server, server_options
 from streamd.commands.terminal import exit_on_failure
-from streamd.headers import CONTENT_TYPE
+from streamd.protocol.headers import CONTENT_TYPE
 
 # A parameter of reports that only the leader can give: any node fetches them from it.
 AT_LEADER: Mapping[str, str] = {"at": "leader"}

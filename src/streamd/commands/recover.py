@@ -12,11 +12,12 @@ import click
 from streamd.backup.takeover import fence_off, missing_packs
 from streamd.cluster.recovery import Recovered, recover_alone
 from streamd.commands.backup import failure_of, use_store
-from streamd.config import Config, load
-from streamd.exits import errors_in, exit_on
+from streamd.config.loading import load
+from streamd.config.settings import Config
 from streamd.group.stores import Stores
 from streamd.objectstore.errors import ColdError
-from streamd.privacy import keep_private
+from streamd.process.exits import errors_in, exit_on
+from streamd.process.privacy import keep_private
 from streamd.streams.packs import living_packs
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.fence import FenceNote

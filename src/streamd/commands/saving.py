@@ -15,17 +15,17 @@ import msgspec
 from streamd.backup.base import RestoreRefused, told_time
 from streamd.backup.inventory import Verified, verify
 from streamd.backup.saving import UNFINISHED, Begun, SavedObject
-from streamd.blocking import in_thread
 from streamd.client import Client
 from streamd.client.errors import StreamdError
 from streamd.commands.backup import Bar, failure_of, use_store
 from streamd.commands.options import json_option, talks_to_server
-from streamd.config import ColdConfig, Config, ConfigError
-from streamd.exits import exit_on
-from streamd.headers import CONTENT_TYPE
+from streamd.config.settings import ColdConfig, Config, ConfigError
 from streamd.objectstore.fs import FsStore
 from streamd.objectstore.names import cluster_folder
-from streamd.privacy import keep_private
+from streamd.process.exits import exit_on
+from streamd.process.privacy import keep_private
+from streamd.process.threads import in_thread
+from streamd.protocol.headers import CONTENT_TYPE
 from streamd.storage.files import remove_durably, write_durably
 from streamd.streams.content import UNDECODABLE
 from streamd.tiering.async_store import AsyncObjectStore

@@ -16,16 +16,17 @@ import structlog
 import trio
 
 from streamd.app import App
-from streamd.blocking import in_thread
-from streamd.certificates import TlsFiles, reload_on_hangup
 from streamd.commands import greeting
-from streamd.config import Config, ConfigError, ServerConfig, is_loopback
-from streamd.config_names import injected_variables
-from streamd.cures import cure_of_address
+from streamd.config.checks import is_loopback
+from streamd.config.names import injected_variables
+from streamd.config.settings import Config, ConfigError, ServerConfig
+from streamd.credentials.tls_files import TlsFiles, reload_on_hangup
 from streamd.group.stores import Stores
-from streamd.http.front_door import FrontDoor
-from streamd.http.listeners import hold_ports, listen, server_tls
-from streamd.privacy import close_to_others, is_open_to_others
+from streamd.http.door.front_door import FrontDoor
+from streamd.http.door.listeners import hold_ports, listen, server_tls
+from streamd.process.cures import cure_of_address
+from streamd.process.privacy import close_to_others, is_open_to_others
+from streamd.process.threads import in_thread
 
 # How long the log's thread waits at most for an event loop that is busy, each time that it comes
 # back from the disk. Python's 5 ms would be most of a write.

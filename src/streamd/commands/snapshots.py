@@ -34,7 +34,7 @@ from streamd.commands.terminal import (
     say,
     standard_output,
 )
-from streamd.headers import CONTENT_TYPE, STREAM_NEXT_OFFSET, STREAM_SNAPSHOT_OFFSET
+from streamd.protocol.headers import CONTENT_TYPE, STREAM_NEXT_OFFSET, STREAM_SNAPSHOT_OFFSET
 
 _CHUNK_BYTES = 256 * 1024
 

@@ -25,7 +25,7 @@ from streamd.client.errors import (
 from streamd.client.names import BadName
 from streamd.commands.lines import LineTooLong, NotJson
 from streamd.commands.stopping import Stopped
-from streamd.exits import (
+from streamd.process.exits import (
     EXIT_LOCAL,
     EXIT_REFUSED,
     EXIT_UNREACHABLE,

@@ -20,9 +20,9 @@ from streamd.commands.backup import failure_of
 from streamd.commands.durations import seconds
 from streamd.commands.operating import Json, Operator, server_group
 from streamd.commands.options import json_option
-from streamd.config import load
-from streamd.exits import exit_on
-from streamd.privacy import keep_private
+from streamd.config.loading import load
+from streamd.process.exits import exit_on
+from streamd.process.privacy import keep_private
 from streamd.storage.data_dir import write_root_token
 
 _WIDTH = 120

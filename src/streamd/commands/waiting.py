@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Condition, Thread
 
-from streamd.exits import complain
+from streamd.process.exits import complain
 
 _TOLD_AFTER_S = 1.0
 # Of a command that waits again and again: a line in this time.

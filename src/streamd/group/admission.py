@@ -10,9 +10,6 @@ import outcome
 import trio
 from msgspec.structs import replace
 
-from streamd.blocking import RunBlocking
-from streamd.codec import PRODUCERS_FORMAT
-from streamd.diagnostics import Held
 from streamd.group.drafts import Drafting
 from streamd.group.opening import Opener
 from streamd.group.packages import (
@@ -33,8 +30,11 @@ from streamd.group.proposals import (
     refusals_of,
 )
 from streamd.group.sweeping import until_now
+from streamd.process.diagnostics import Held
+from streamd.process.threads import RunBlocking
 from streamd.raft.core import Core, Role
 from streamd.streams.checks import are_of_clients
+from streamd.streams.codec import PRODUCERS_FORMAT
 from streamd.streams.commands import Append, Command, Outcome, Result, brings_bytes
 from streamd.streams.content import SMALL_BYTES
 from streamd.streams.model import ProducerStamp

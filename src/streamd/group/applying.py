@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from streamd.codec import decode_batch
 from streamd.group.drafts import PendingEntry
 from streamd.group.packages import OwnPackages
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.interface import RaftViolation
 from streamd.raft.membership import departed
 from streamd.raft.messages import Entry, EntryKind
+from streamd.streams.codec import decode_batch
 from streamd.streams.commands import Command
 from streamd.streams.content import UNDECODABLE
 from streamd.streams.machine import Machine

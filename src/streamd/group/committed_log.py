@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.blocking import RunBlocking
+from streamd.process.threads import RunBlocking
 from streamd.raft.core import Core
 from streamd.raft.messages import Entry
 from streamd.storage.log_storage import LogStorage

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from streamd.blocking import RunBlocking
+from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.commands import Command, Outcome, Sweep

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import outcome
 
-from streamd.diagnostics import Held
 from streamd.group.opening import Opener
 from streamd.group.packages import ForeignPackage, OwnPackage, OwnPackages
 from streamd.group.proposals import OutcomeUnknown, Proposal, ProposalQueue, Unavailable, fail_all
+from streamd.process.diagnostics import Held
 from streamd.raft.core import Core, Role
 from streamd.streams.checks import is_of_leader
 from streamd.streams.commands import Command, Outcome

@@ -7,8 +7,8 @@ from heapq import nsmallest
 import msgspec
 import trio
 
-from streamd.blocking import RunBlocking
 from streamd.group.counting import CountingGroup
+from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.commands import EndProducers

@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager
 
 import trio
 
-from streamd.blocking import OneThread, RunBlocking
-from streamd.codec import Batch, encode_batch
 from streamd.group.admission import PROPOSE_TIMEOUT_S, Admission
 from streamd.group.applying import Applied, Applier
 from streamd.group.committed_log import CommittedLog
@@ -26,13 +24,15 @@ from streamd.group.state_flusher import StateFlusher
 from streamd.group.sweeping import Sweeper
 from streamd.group.turns import Turns
 from streamd.group.writer import Writer
-from streamd.metrics import Metrics
+from streamd.process.metrics import Metrics
+from streamd.process.threads import OneThread, RunBlocking
 from streamd.raft.core import Core, CoreRefused, PeerStatus, Ready, Role, SoftState
 from streamd.raft.messages import AppendRequest, Configuration, Message
 from streamd.storage.data_dir import DataDir
 from streamd.storage.log_storage import LogStorage
 from streamd.storage.raft_snapshots import SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
+from streamd.streams.codec import Batch, encode_batch
 from streamd.streams.commands import Command, Outcome
 from streamd.streams.machine import Machine
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from streamd.codec import (
+from streamd.group.peers import Peers
+from streamd.raft.messages import Configuration
+from streamd.streams import keys
+from streamd.streams.codec import (
     ADDED_BY_FORMAT,
     LIMITS_FORMAT,
     LOG_FORMAT,
     SESSIONS_FORMAT,
     TOKENS_FORMAT,
 )
-from streamd.group.peers import Peers
-from streamd.raft.messages import Configuration
-from streamd.streams import keys
 from streamd.streams.state import State
 
 

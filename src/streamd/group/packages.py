@@ -22,7 +22,7 @@ from streamd.group.proposals import (
     Unavailable,
     fail_all,
 )
-from streamd.metrics import Metrics
+from streamd.process.metrics import Metrics
 from streamd.streams.checks import payload_bytes
 from streamd.streams.commands import Command, Number, Outcome, Result, brings_bytes
 from streamd.streams.content import UNDECODABLE

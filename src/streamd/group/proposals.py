@@ -17,7 +17,7 @@ import msgspec
 import outcome
 import trio
 
-from streamd.diagnostics import Held
+from streamd.process.diagnostics import Held
 from streamd.streams.checks import fault, is_of_leader, payload_bytes
 from streamd.streams.commands import (
     Archived,

@@ -13,8 +13,8 @@ from collections.abc import Set
 import msgspec
 import trio
 
-from streamd.blocking import RunBlocking
 from streamd.group.pins import Pins
+from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.model import ColdSlice

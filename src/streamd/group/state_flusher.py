@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import trio
 
-from streamd.blocking import RunBlocking
 from streamd.group.retention import Retention
+from streamd.process.threads import RunBlocking
 from streamd.storage.log_storage import LogStorage
 from streamd.storage.state_store import StateStore
 from streamd.streams.state import State

@@ -8,8 +8,8 @@ from random import Random
 
 import structlog
 
-from streamd.config import ClusterConfig
-from streamd.cures import with_cure
+from streamd.config.settings import ClusterConfig
+from streamd.process.cures import with_cure
 from streamd.raft.core import Core, Settings
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry, decode_configuration
 from streamd.raft.messages import Configuration

@@ -7,10 +7,10 @@ from typing import Protocol
 import outcome
 import trio
 
-from streamd.blocking import RunBlocking
 from streamd.group.counting import Counting, CountingGroup
 from streamd.group.ending import Ending
 from streamd.group.proposals import OutcomeUnknown, Proposal, Settled, Unavailable
+from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams.commands import Command, DropUploads, Sweep, Touch
 from streamd.streams.state import due_for_sweep, idle_uploads

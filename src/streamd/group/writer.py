@@ -8,12 +8,12 @@ from functools import partial
 
 import trio
 
-from streamd.blocking import OneThread
 from streamd.group.applying import Applier
 from streamd.group.peers import Peers
 from streamd.group.proposals import OutcomeUnknown
 from streamd.group.state_flusher import StateFlusher
-from streamd.metrics import Metrics
+from streamd.process.metrics import Metrics
+from streamd.process.threads import OneThread
 from streamd.raft.core import Core, Ready
 from streamd.raft.membership import decode_configuration
 from streamd.storage.data_dir import DataDir

@@ -1,22 +1,20 @@
 """HTTP: the servers, the handlers of requests, and the readers that follow streams live.
 
-A request's life. `listeners` accepts a connection for `front_door.FrontDoor`, `reactor` tells it of
-bytes (`batch_io`), and `connection` serves requests from them, by `connection_task` where it must
-wait: `heads` parses a head strictly and caches it, `incoming` and `wire` receive the body within
-its limits. HTTP/2 goes to Hypercorn instead (`hypercorn_server`, `hypercorn_connection`,
-`http2_frames`), which calls `asgi`. Both adapters make the same `Request` (`messages`) and pass it
-to `application`, which resolves the path (`routing`), finds the handler, and turns exceptions into
-errors.
+The rooms, from the outside in; each imports only those below it.
 
-Handlers are functions from a `Service` and a `Request` to a `Response`: `reading` and `tailing`,
-`writes` and `batches`, `buckets`, `snapshots`, `bootstrap`. They parse headers by `fields` and
-`conditions`, propose commands to the group, and translate its outcomes into statuses. `ops` is an
-ordinary Quart app for operators, reached by `asgi_bridge` and guarded by `admin_guard`; `openapi`
-describes all of it. `stream_guard` keeps web pages away from streams.
+- `application` resolves the path of a request, finds the handler and turns exceptions into errors,
+  `operations` and `admin_application` do so for operators, `ops` is their Quart application, and
+  `openapi` describes all routes.
+- `admin/` and `streams/`: the handlers, functions from a `Service` and a `Request` to a `Response`.
+  They propose commands to the group and translate its outcomes into statuses.
+- `access/`: who sends a request, what they may do, how often.
+- `http2/` and `door/`: two adapters, Hypercorn's for HTTP/2 and the front door for HTTP/1.1. Both
+  make the same `Request` and pass it to the application.
+- `sockets/`: bytes in and out, within limits.
+- `protocol/`: requests and responses as values, parsed strictly.
 
-A live read ends in `live.Hub`. A long-poll parks there and reads again when it is woken. An SSE
-response catches up by reads, then parks, and the hub writes each change straight to its socket.
-`sse` encodes the events, and `cursors` keeps caches from answering live reads.
+A live read ends in `streams.live.Hub`. A long-poll parks there and reads again when it is woken. An
+SSE response catches up by reads, then parks, and the hub writes each change straight to its socket.
 
 Invariants:
 
@@ -29,8 +27,8 @@ Invariants:
   it gets each change once, in order, whether the hub or its own task writes it.
 - Both adapters refuse the same requests with the same codes, and repair none.
 - Everything that a client can make the server hold has a limit: heads, bodies, answers
-  (`outgoing`), uploads and downloads (`shares`), connections (`descriptors`), readers, and the work
-  of one turn of the loop.
+  (`sockets.outgoing`), uploads and downloads (`sockets.shares`), connections
+  (`sockets.descriptors`), readers, and the work of one turn of the loop.
 
 It must never let a client block the event loop (large bodies are split and compressed in threads),
 or let an exception of one request end another. An error of the storage ends the process.

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import trio
 
-from streamd.config import ServerConfig
-from streamd.http import needs
+from streamd.config.settings import ServerConfig
+from streamd.http.access import needs
+from streamd.http.access.auditor import Auditor
+from streamd.http.access.needs import Need
 from streamd.http.application import check_coding
-from streamd.http.auditor import Auditor
-from streamd.http.messages import Begun, Later, LiveResponse, Parked, Request, Response
-from streamd.http.needs import Need
 from streamd.http.operations import Operations, Ops
 from streamd.http.prompt_answers import REFUSALS, PromptAnswers
-from streamd.http.service import Service
+from streamd.http.protocol.messages import Begun, Later, LiveResponse, Parked, Request, Response
+from streamd.http.streams.service import Service
 
 _WITH_BODIES = frozenset(("POST", "PUT"))
 

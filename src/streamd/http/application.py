@@ -10,12 +10,13 @@ import trio
 
 from streamd.auth.identity import SignedIdentity
 from streamd.group.proposals import Unavailable
-from streamd.headers import CONTENT_ENCODING
-from streamd.http import batches, bootstrap, buckets, needs, reading, snapshots, writes
-from streamd.http.auditor import Auditor
-from streamd.http.fields import BadRequest, refuse_coding
-from streamd.http.large_writes import refusal_by_quota
-from streamd.http.messages import (
+from streamd.http.access import needs
+from streamd.http.access.auditor import Auditor
+from streamd.http.access.needs import Need, NeedsOf
+from streamd.http.operations import Operations, Ops, listed, preflight
+from streamd.http.prompt_answers import REFUSALS, PromptAnswers
+from streamd.http.protocol.fields import BadRequest, refuse_coding
+from streamd.http.protocol.messages import (
     Begun,
     LateAnswer,
     Later,
@@ -25,11 +26,7 @@ from streamd.http.messages import (
     Response,
     error_response,
 )
-from streamd.http.needs import Need, NeedsOf
-from streamd.http.operations import Operations, Ops, listed, preflight
-from streamd.http.prompt_answers import REFUSALS, PromptAnswers
-from streamd.http.reading import LongPoll
-from streamd.http.routing import (
+from streamd.http.protocol.routing import (
     RESERVED_STREAM,
     BadPath,
     BatchRoute,
@@ -45,8 +42,12 @@ from streamd.http.routing import (
     resolve,
     takes_pieces,
 )
-from streamd.http.service import Service
-from streamd.http.writes import Write
+from streamd.http.streams import batches, bootstrap, buckets, reading, snapshots, writes
+from streamd.http.streams.large_writes import refusal_by_quota
+from streamd.http.streams.reading import LongPoll
+from streamd.http.streams.service import Service
+from streamd.http.streams.writes import Write
+from streamd.protocol.headers import CONTENT_ENCODING
 
 T = TypeVar("T")
 Handler = Callable[[Service, Request, Any], Awaitable[Response | LiveResponse | Parked]]

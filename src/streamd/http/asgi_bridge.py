@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from streamd.http.messages import Request, Response, error_response
+from streamd.http.protocol.messages import Request, Response, error_response
 
 Message = MutableMapping[str, Any]
 AsgiApp = Callable[

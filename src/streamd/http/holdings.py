@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from streamd.diagnostics import Held
 from streamd.group.state_flusher import MAX_UNSTORED_BYTES
-from streamd.http.front_door import FrontDoor
-from streamd.http.recent_answers import MAX_ANSWERS
-from streamd.http.routing import remembered_paths
-from streamd.http.service import Service
+from streamd.http.door.front_door import FrontDoor
+from streamd.http.protocol.routing import remembered_paths
+from streamd.http.streams.recent_answers import MAX_ANSWERS
+from streamd.http.streams.service import Service
+from streamd.process.diagnostics import Held
 from streamd.streams.state import TAIL_LIMIT_BYTES
 from streamd.streams.tokens import MAX_TOKENS
 

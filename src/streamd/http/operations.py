@@ -7,16 +7,16 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
-from streamd.config import ServerConfig
-from streamd.headers import ACCEPT_ENCODING, HEADERS
-from streamd.http import needs
-from streamd.http.admin_guard import PUBLIC_PATHS, AdminGuard
-from streamd.http.auditor import Auditor
-from streamd.http.authority import Authority
-from streamd.http.messages import Request, Response
+from streamd.config.settings import ServerConfig
+from streamd.http.access import needs
+from streamd.http.access.admin_guard import PUBLIC_PATHS, AdminGuard
+from streamd.http.access.auditor import Auditor
+from streamd.http.access.authority import Authority
+from streamd.http.access.rates import RateLimits
 from streamd.http.prompt_answers import REFUSALS, PromptAnswers
-from streamd.http.rates import RateLimits
-from streamd.http.routing import NO_SUCH_ROUTE
+from streamd.http.protocol.messages import Request, Response
+from streamd.http.protocol.routing import NO_SUCH_ROUTE
+from streamd.protocol.headers import ACCEPT_ENCODING, HEADERS
 
 # The operations app.
 Ops = Callable[[Request], Awaitable[Response]]

@@ -20,15 +20,15 @@ from streamd.cluster.administration import (
     Remove,
     Transfer,
 )
-from streamd.config import split_address
-from streamd.http import backup_routes, debug_routes, limit_routes, token_routes
-from streamd.http.answers import Answer, answering, error_answer
-from streamd.http.fields import BadRequest, parse_query
+from streamd.config.settings import split_address
+from streamd.http.admin import backup_routes, debug_routes, limit_routes, token_routes
+from streamd.http.admin.answers import Answer, answering, error_answer
 from streamd.http.openapi import document
-from streamd.metrics import Metrics
+from streamd.http.protocol.fields import BadRequest, parse_query
 from streamd.node import cold_status, status
 from streamd.node.leader_operations import COLD_WORK, Found
 from streamd.node.node import Node
+from streamd.process.metrics import Metrics
 
 _ADMIN_COMMANDS: dict[str, type[AdminCommand]] = {
     "add": Add,

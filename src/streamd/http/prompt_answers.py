@@ -10,8 +10,9 @@ from typing import TypeVarTuple
 import trio
 
 from streamd.group.proposals import DiskLow, OutcomeUnknown, Settled, Unavailable
-from streamd.http.fields import BadRequest
-from streamd.http.messages import (
+from streamd.http.access.rates import charge_answer
+from streamd.http.protocol.fields import BadRequest
+from streamd.http.protocol.messages import (
     Begun,
     LateAnswer,
     Later,
@@ -21,10 +22,9 @@ from streamd.http.messages import (
     Response,
     error_response,
 )
-from streamd.http.rates import charge_answer
-from streamd.http.writes import Write
-from streamd.metrics import Metrics
+from streamd.http.streams.writes import Write
 from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
+from streamd.process.metrics import Metrics
 from streamd.streams.commands import Command, Outcome
 
 Args = TypeVarTuple("Args")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import trio
 from msgspec.structs import replace
 
-from streamd.blocking import RunBlocking
 from streamd.group.group import Group
 from streamd.node.position_lookup import PositionLookup
+from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams.commands import BeginUpload, Outcome, PublishSnapshot, Result, StorePart
 from streamd.streams.model import VerifiedPosition

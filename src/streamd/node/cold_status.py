@@ -10,7 +10,7 @@ import msgspec
 import trio
 
 from streamd.backup.archive import Archive
-from streamd.metrics import Metrics
+from streamd.process.metrics import Metrics
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.packs import stored_packs

@@ -18,10 +18,10 @@ from typing import NamedTuple, NoReturn
 import structlog
 import trio
 
-from streamd.blocking import RunBlocking
+from streamd.config.storage import StorageConfig
 from streamd.group.admission import Admission
-from streamd.metrics import Metrics
-from streamd.storage_config import StorageConfig
+from streamd.process.metrics import Metrics
+from streamd.process.threads import RunBlocking
 
 INTERVAL_S = 0.5
 DEFAULT_MIN_FREE_BYTES = 256 * 1024 * 1024

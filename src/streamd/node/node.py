@@ -15,27 +15,27 @@ from streamd.backup.checkpoints import ArchiveTarget, Checkpointer
 from streamd.backup.merging import Merger
 from streamd.backup.saving import Saver
 from streamd.backup.scrub import Scrubber
-from streamd.blocking import OneThread, RunBlocking
 from streamd.cluster.administration import Administration
 from streamd.cluster.cluster import Cluster
 from streamd.cluster.shipping import SnapshotReceiver, SnapshotSender
-from streamd.codec import LIMITS_FORMAT, TOKENS_FORMAT
-from streamd.config import ClusterConfig, ColdConfig
+from streamd.config.settings import ClusterConfig, ColdConfig
+from streamd.config.storage import StorageConfig
 from streamd.group.group import Group
 from streamd.group.log_formats import LogFormats
 from streamd.group.peers import ChangeListener, NoPeers
 from streamd.group.proposals import Unavailable
 from streamd.group.reclaim import reclaim_forever
 from streamd.group.stores import Stores, open_core
-from streamd.metrics import Metrics
 from streamd.node.blobs import Blobs
 from streamd.node.disk_guard import DiskGuard, DiskSpace, disk_space
 from streamd.node.foresight import Foresight
 from streamd.node.leader_operations import LeaderOperations
 from streamd.node.position_lookup import PositionLookup
 from streamd.node.reads import Reads
+from streamd.process.metrics import Metrics
+from streamd.process.threads import OneThread, RunBlocking
 from streamd.storage.incoming import SnapshotSink
-from streamd.storage_config import StorageConfig
+from streamd.streams.codec import LIMITS_FORMAT, TOKENS_FORMAT
 from streamd.streams.machine import Machine
 from streamd.streams.state import State
 from streamd.tiering.async_store import AsyncObjectStore

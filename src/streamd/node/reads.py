@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import trio
 
-from streamd.blocking import RunBlocking
+from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.chunks import AnyChunk, Limit, OffsetMismatch, Slice

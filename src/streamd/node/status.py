@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamd import __version__
 from streamd.cluster.cluster import Cluster
-from streamd.metrics import Metrics
+from streamd.process.metrics import Metrics
 from streamd.raft.interface import PeerStatus
 from streamd.streams.model import Bucket
 from streamd.transport import PeerConnection

@@ -25,13 +25,13 @@ import zstandard
 from crc32c import crc32c
 from msgspec.structs import astuple
 
-from streamd.codec import time_of_batch
 from streamd.objectstore.errors import ColdRefused, ObjectCorrupt
 from streamd.objectstore.framing import Head
 from streamd.objectstore.names import NamedObject, SegmentName, digest_of
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.raft.chain import chain
 from streamd.raft.messages import Entry, EntryKind
+from streamd.streams.codec import time_of_batch
 from streamd.streams.content import UNDECODABLE
 from streamd.streams.model import LogPosition
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from streamd.client.names import BadName, parse_name
-from streamd.redaction import shown
+from streamd.process.redaction import shown
 
 DEFAULT_BUCKET = "_default"
 _V1 = "/v1/stream/"

@@ -11,7 +11,7 @@ import numpy as np
 from streamd.client import Answer, Client, NotFound, Refused
 from streamd.client.core.retrying import RETRY_FOR_S
 from streamd.client.names import parse_name
-from streamd.headers import (
+from streamd.protocol.headers import (
     CONTENT_TYPE,
     ETAG,
     STREAM_CONTENT_TYPE,

@@ -11,7 +11,7 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
-from streamd.cures import with_cure
+from streamd.process.cures import with_cure
 from streamd.storage.errors import DataDirInUse, IdentityMismatch, StorageFailed
 from streamd.storage.files import is_there, rename_durably, write_durably
 from streamd.streams.content import UNDECODABLE

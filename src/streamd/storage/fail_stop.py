@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from streamd.cures import cure
+from streamd.process.cures import cure
 from streamd.storage.errors import RESTORE_HINT, LogCorrupt, StorageError, StorageFailed
 
 

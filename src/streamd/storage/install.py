@@ -14,7 +14,7 @@ import shutil
 
 import structlog
 
-from streamd.cures import with_cure
+from streamd.process.cures import with_cure
 from streamd.raft.chain import ChainPosition
 from streamd.storage.data_dir import DataDir
 from streamd.storage.errors import StorageFailed

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from streamd.cures import cure, number_in, with_cure
+from streamd.process.cures import cure, number_in, with_cure
 from streamd.storage.binding import plyvel
 from streamd.storage.errors import RESTORE_HINT, StorageFailed
 from streamd.storage.fail_stop import FailStop, corrupt, failed

@@ -11,7 +11,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from streamd.cures import with_cure
+from streamd.process.cures import with_cure
 from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import Entry, HardState
 from streamd.storage.errors import LogCorrupt, StorageError, StorageFailed

@@ -1,7 +1,7 @@
 """The commands of the stream machine, and their outcomes.
 
-Commands travel through the Raft log as MessagePack arrays (see `streamd.codec`), so fields may
-only be added at the end, with a default.
+Commands travel through the Raft log as MessagePack arrays (see `codec`), so fields may only be
+added at the end, with a default.
 """
 
 from __future__ import annotations

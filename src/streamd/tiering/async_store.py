@@ -16,8 +16,7 @@ import structlog
 import trio
 from crc32c import crc32c
 
-from streamd.blocking import RunBlocking
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.objectstore.check import check_object_store
 from streamd.objectstore.errors import (
     ColdError,
@@ -31,6 +30,7 @@ from streamd.objectstore.fs import FsStore
 from streamd.objectstore.names import digest_of
 from streamd.objectstore.objects import MAX_PAGE, ObjectInfo, ObjectStore
 from streamd.objectstore.packs import read_slices
+from streamd.process.threads import RunBlocking
 from streamd.streams.chunks import Chunk
 from streamd.streams.model import SliceRef
 

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 import trio
 
-from streamd.blocking import RunBlocking
+from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk, gathered

@@ -14,11 +14,11 @@ import msgspec
 import structlog
 import trio
 
-from streamd.blocking import RunBlocking
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.group.group import Group
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.objectstore.packs import PackWriter
+from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk, gathered

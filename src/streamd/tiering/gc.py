@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 import msgspec
 import trio
 
-from streamd.blocking import RunBlocking
-from streamd.config import ColdConfig
+from streamd.config.settings import ColdConfig
 from streamd.group.group import Group
 from streamd.objectstore.names import (
     CHECKPOINTS,
@@ -28,6 +27,7 @@ from streamd.objectstore.names import (
     group_folder,
 )
 from streamd.objectstore.objects import MAX_PAGE
+from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.commands import DropSlices, ForgetPacks

@@ -14,13 +14,13 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from streamd.blocking import RunBlocking
 from streamd.group.group import Group
 from streamd.objectstore.errors import ObjectCorrupt, ObjectMissing
 from streamd.objectstore.names import check_digest, cluster_folder
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.objectstore.packs import Pack as MadePack
 from streamd.objectstore.packs import PackWriter, decode_slice, read_pack
+from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.commands import MovedSlice, MoveSlices

@@ -15,12 +15,12 @@ from typing import Generic, ParamSpec
 import structlog
 import trio
 
-from streamd.blocking import RunBlocking
-from streamd.config import ColdConfig, ConfigError
-from streamd.cures import cure
+from streamd.config.settings import ColdConfig, ConfigError
 from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.objectstore.errors import ColdError, ColdRefused, ColdUnavailable
+from streamd.process.cures import cure
+from streamd.process.threads import RunBlocking
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.cold_reader import ColdReader
 

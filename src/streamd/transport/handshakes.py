@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import trio
 
-from streamd.addresses import client_of
+from streamd.process.addresses import client_of
 from streamd.transport.interface import Limits
 
 

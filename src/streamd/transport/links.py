@@ -8,7 +8,7 @@ import structlog
 import trio
 from msgspec.structs import replace
 
-from streamd.addresses import client_of
+from streamd.process.addresses import client_of
 from streamd.raft.messages import Message
 from streamd.transport.connection import Surroundings, close, run_until_ended
 from streamd.transport.credentials import ACCEPTOR, DIALLER, FIRST, NONCE_BYTES, SECOND

@@ -9,7 +9,7 @@ from functools import partial
 import structlog
 import trio
 
-from streamd.addresses import client_of
+from streamd.process.addresses import client_of
 from streamd.transport.connection import Surroundings, close, run_until_ended
 from streamd.transport.credentials import ACCEPTOR, DIALLER, FIRST, SECOND
 from streamd.transport.errors import ConnectionEnded, ProtocolError, Refusal, RefusalCode

@@ -8,7 +8,7 @@ from random import Random
 import structlog
 import trio
 
-from streamd.addresses import client_of
+from streamd.process.addresses import client_of
 from streamd.raft.messages import Message
 from streamd.transport.connection import Surroundings
 from streamd.transport.credentials import Credentials

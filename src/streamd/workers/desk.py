@@ -15,7 +15,8 @@ import trio
 
 from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Settled, Unavailable
-from streamd.http.messages import (
+from streamd.http.door.parking import wait
+from streamd.http.protocol.messages import (
     Application,
     Begun,
     Buffer,
@@ -28,11 +29,10 @@ from streamd.http.messages import (
     internal_error,
     told,
 )
-from streamd.http.outgoing import FULL, UNCOUNTED_BYTES, Outgoing, OutgoingFull
-from streamd.http.parking import wait
-from streamd.http.recent_answers import MAX_BODY_BYTES
-from streamd.http.wire import body_parts
-from streamd.metrics import Metrics
+from streamd.http.protocol.wire import body_parts
+from streamd.http.sockets.outgoing import FULL, UNCOUNTED_BYTES, Outgoing, OutgoingFull
+from streamd.http.streams.recent_answers import MAX_BODY_BYTES
+from streamd.process.metrics import Metrics
 from streamd.streams.commands import Outcome
 from streamd.workers.link import Link
 from streamd.workers.messages import (

@@ -15,12 +15,13 @@ from urllib.parse import unquote_to_bytes
 import outcome
 import trio
 
-from streamd.config import ServerConfig
+from streamd.config.settings import ServerConfig
 from streamd.group.proposals import OutcomeUnknown, Settled, unavailable
-from streamd.headers import IF_NONE_MATCH
+from streamd.http.access.stream_guard import StreamGuard
 from streamd.http.application import RESOURCES, Judge, check_coding
-from streamd.http.fields import BadRequest
-from streamd.http.messages import (
+from streamd.http.prompt_answers import PromptAnswers
+from streamd.http.protocol.fields import BadRequest
+from streamd.http.protocol.messages import (
     Begun,
     Channel,
     ClientGone,
@@ -31,11 +32,10 @@ from streamd.http.messages import (
     Response,
     Seat,
 )
-from streamd.http.prompt_answers import PromptAnswers
-from streamd.http.routing import OpsRoute, Route, StreamRoute, resolve, takes_pieces
-from streamd.http.stream_guard import StreamGuard
-from streamd.http.writes import Write
-from streamd.metrics import Metrics
+from streamd.http.protocol.routing import OpsRoute, Route, StreamRoute, resolve, takes_pieces
+from streamd.http.streams.writes import Write
+from streamd.process.metrics import Metrics
+from streamd.protocol.headers import IF_NONE_MATCH
 from streamd.streams.commands import Command
 from streamd.workers.link import Link
 from streamd.workers.messages import (

@@ -12,7 +12,7 @@ from __future__ import annotations
 from msgspec import Struct, msgpack
 
 from streamd.auth.certificates import Certificate
-from streamd.config import Config
+from streamd.config.settings import Config
 from streamd.streams.commands import Command, Outcome
 from streamd.workers.versions import Stamp
 

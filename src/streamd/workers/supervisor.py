@@ -18,12 +18,12 @@ import structlog
 import trio
 from msgspec.structs import replace
 
-from streamd.config import AuthConfig, ClusterConfig, ColdConfig, Config
+from streamd.config.settings import AuthConfig, ClusterConfig, ColdConfig, Config
 from streamd.group.group import Group
-from streamd.http.listeners import share_ports
-from streamd.http.messages import Application
-from streamd.http.outgoing import Outgoing
-from streamd.metrics import Metrics
+from streamd.http.door.listeners import share_ports
+from streamd.http.protocol.messages import Application
+from streamd.http.sockets.outgoing import Outgoing
+from streamd.process.metrics import Metrics
 from streamd.workers.desk import Desk
 from streamd.workers.link import Link
 from streamd.workers.messages import Drain, FromWorker, ReloadTls, Start, decode_from_worker

@@ -13,17 +13,17 @@ import structlog
 import trio
 from msgspec.structs import replace
 
-from streamd.certificates import TlsFiles
-from streamd.config import Config
-from streamd.http.asgi import AsgiApplication
-from streamd.http.descriptors import allowed_connections
-from streamd.http.front_door import FrontDoor
-from streamd.http.hypercorn_server import HypercornHttp2
-from streamd.http.listeners import server_tls, start_listening
-from streamd.logs import set_up_logging
-from streamd.malloc import share_one_heap
-from streamd.metrics import Metrics
-from streamd.privacy import keep_private
+from streamd.config.settings import Config
+from streamd.credentials.tls_files import TlsFiles
+from streamd.http.door.front_door import FrontDoor
+from streamd.http.door.listeners import server_tls, start_listening
+from streamd.http.http2.asgi import AsgiApplication
+from streamd.http.http2.hypercorn_server import HypercornHttp2
+from streamd.http.sockets.descriptors import allowed_connections
+from streamd.process.logs import set_up_logging
+from streamd.process.malloc import share_one_heap
+from streamd.process.metrics import Metrics
+from streamd.process.privacy import keep_private
 from streamd.workers.front import WorkerApplication
 from streamd.workers.link import Link
 from streamd.workers.messages import (
@@ -87,7 +87,7 @@ class Worker:
 
     def _start(self, start: Start) -> None:
         config = start.config
-        set_up_logging(config.log, worker=start.worker)
+        set_up_logging(config.log.format, config.log.level, worker=start.worker)
         self._application = WorkerApplication(
             self._link,
             VersionsView(start.versions),

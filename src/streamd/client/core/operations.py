@@ -18,7 +18,7 @@ from streamd.client.errors import (
     number,
 )
 from streamd.client.values import Appended, BucketInfo, ListedStream, StreamInfo
-from streamd.headers import (
+from streamd.protocol.headers import (
     CONTENT_TYPE,
     ETAG,
     IF_MATCH,

@@ -26,7 +26,7 @@ from streamd.client.core.streams import Data, StreamFlows, as_bytes
 from streamd.client.epochs import ClockEpochs, Epochs, MemoryEpochs
 from streamd.client.errors import ProducerFenced, Refused, SequenceGap, is_unknown_route
 from streamd.client.values import Appended
-from streamd.headers import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
+from streamd.protocol.headers import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
 from streamd.streams.content import InvalidJson, is_json, json_elements, json_value
 
 # Per body, as the server has it.

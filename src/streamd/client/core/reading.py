@@ -15,7 +15,7 @@ from streamd.client.core.sse import MAX_EVENT_BYTES, Events, EventTooLarge
 from streamd.client.core.steps import DISCARD, RECEIVE, Answer, Emit, Flow, Lost, Request
 from streamd.client.errors import StreamReplaced
 from streamd.client.values import NOW, START, Chunk
-from streamd.headers import (
+from streamd.protocol.headers import (
     CONTENT_TYPE,
     ETAG,
     STREAM_CLOSED,

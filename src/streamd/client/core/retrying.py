@@ -20,8 +20,8 @@ from streamd.client.errors import (
     refusal,
 )
 from streamd.client.names import V1
-from streamd.headers import LOCATION, RETRY_AFTER
-from streamd.redaction import shown
+from streamd.process.redaction import shown
+from streamd.protocol.headers import LOCATION, RETRY_AFTER
 
 # A long-poll is silent for 30 s, a tail for 15 s; a server that is silent longer is gone.
 TIMEOUT_S = 60.0

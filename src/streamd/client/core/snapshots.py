@@ -25,7 +25,7 @@ from streamd.client.errors import (
 )
 from streamd.client.names import BadName, StreamName
 from streamd.client.values import START, Bootstrap, Snapshot
-from streamd.headers import CONTENT_TYPE, STREAM_NEXT_OFFSET, STREAM_SNAPSHOT_OFFSET
+from streamd.protocol.headers import CONTENT_TYPE, STREAM_NEXT_OFFSET, STREAM_SNAPSHOT_OFFSET
 
 # Above what a server takes unless its operator raises the limit (server.max_snapshot_bytes).
 MAX_SNAPSHOT_BYTES = 1 << 30

@@ -20,7 +20,7 @@ from streamd.client.core.steps import Done, Emit, Flow, Lost, resume
 from streamd.client.errors import Refused, is_unknown_route, refusal
 from streamd.client.names import StreamName, parse_name
 from streamd.client.values import Appended, Chunk, StreamInfo
-from streamd.headers import (
+from streamd.protocol.headers import (
     PRODUCER_EPOCH,
     PRODUCER_ID,
     PRODUCER_SEQ,

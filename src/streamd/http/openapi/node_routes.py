@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.http.admin_guard import PUBLIC_PATHS
+from streamd.http.access.admin_guard import PUBLIC_PATHS
 from streamd.http.openapi.elements import Json, Operation, Path, Reply, json_content, ref
 from streamd.http.openapi.errors import OUTSIDE
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from streamd.diagnostics import MAX_PROFILE_S
-from streamd.headers import (
+from streamd.http.openapi.elements import Json
+from streamd.http.protocol.fields import MAX_READ_BYTES
+from streamd.http.protocol.routing import MAX_PATH_BYTES
+from streamd.http.streams.batches import MAX_FRAMES
+from streamd.http.streams.buckets import MAX_LISTED
+from streamd.http.streams.reading import FRAMED_TYPE
+from streamd.process.diagnostics import MAX_PROFILE_S
+from streamd.protocol.headers import (
     CONTENT_TYPE,
     HEADERS,
     NUMBER,
@@ -14,12 +20,6 @@ from streamd.headers import (
     TEXT,
     TOKEN,
 )
-from streamd.http.batches import MAX_FRAMES
-from streamd.http.buckets import MAX_LISTED
-from streamd.http.fields import MAX_READ_BYTES
-from streamd.http.openapi.elements import Json
-from streamd.http.reading import FRAMED_TYPE
-from streamd.http.routing import MAX_PATH_BYTES
 from streamd.streams.bounds import MAX_BUCKETED_BYTES
 from streamd.streams.keys import RESERVED_BUCKETS
 

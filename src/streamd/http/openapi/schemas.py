@@ -5,13 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from streamd.cluster.administration import Add, Promote, Remove, Transfer
-from streamd.http.batches import BatchBody
-from streamd.http.buckets import BucketBody, BucketsBody, ListingBody
-from streamd.http.limit_bodies import AllLimitsBody, LimitsBody
-from streamd.http.messages import ErrorBody
-from streamd.http.openapi.elements import Json
-from streamd.http.openapi.errors import SHARED
-from streamd.http.token_bodies import (
+from streamd.http.admin.token_bodies import (
     NewToken,
     NewTokenBody,
     Rotation,
@@ -20,6 +14,12 @@ from streamd.http.token_bodies import (
     TokensBody,
     UrlToSign,
 )
+from streamd.http.openapi.elements import Json
+from streamd.http.openapi.errors import SHARED
+from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody
+from streamd.http.protocol.messages import ErrorBody
+from streamd.http.streams.batches import BatchBody
+from streamd.http.streams.buckets import BucketBody, BucketsBody, ListingBody
 
 _STRUCTS = (
     ErrorBody,

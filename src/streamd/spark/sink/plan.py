@@ -17,7 +17,7 @@ from streamd.client import (
     StreamNotFound,
 )
 from streamd.client.names import parse_name
-from streamd.headers import (
+from streamd.protocol.headers import (
     CONTENT_TYPE,
     PRODUCER_EPOCH,
     PRODUCER_ID,

@@ -8,7 +8,7 @@ from threading import Condition, Thread
 from typing import NamedTuple
 
 from streamd.client import Client, ProducerFenced, Refused, StreamClosed, Unavailable
-from streamd.headers import CONTENT_TYPE, PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
+from streamd.protocol.headers import CONTENT_TYPE, PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
 from streamd.spark.sink.errors import Fenced, NotWritten
 from streamd.spark.sink.plan import Part
 from streamd.spark.sink.targets import Target

@@ -1,0 +1,95 @@
+"""TLS that follows its files: a renewed certificate takes effect without a restart.
+
+New contexts replace those in use, and only new handshakes see them. A context that takes a second
+certificate would have no way back if the key does not belong to it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import Generic, NoReturn, TypeVar
+
+import structlog
+import trio
+
+from streamd.config.settings import ConfigError
+
+POLL_INTERVAL_S = 3.0
+
+T = TypeVar("T")
+# Of one file: device, inode, size in bytes, and time of the last change in ns.
+Stamp = tuple[int, int, int, int]
+
+log = structlog.get_logger("streamd.tls")
+
+
+class TlsFiles(Generic[T]):
+    """What `load` makes of `files`, and makes again when they change. Call it for the present
+    contexts. `told` is called after each load, with what prevented it, if anything did."""
+
+    def __init__(self, files: Sequence[str], load: Callable[[], T]) -> None:
+        """Raises what `load` raises, and `OSError` naming a file that cannot be read."""
+        self._files = files
+        self._load = load
+        self._seen = self._stamps()
+        self._contexts = self._loaded()
+        self.told: Callable[[Sequence[str], str | None], None] = lambda *_: None
+
+    def __call__(self) -> T:
+        return self._contexts
+
+    def reload(self) -> None:
+        """Load the files. Contexts that cannot be made leave those in use as they are."""
+        # Before the files are read: a change in between is noticed at the next look.
+        self._seen = self._stamps()
+        try:
+            self._contexts = self._loaded()
+        except (OSError, ConfigError) as error:
+            log.error(
+                "TLS files cannot be used, and the ones loaded before stay in use",
+                files=list(self._files),
+                error=str(error),
+            )
+            self.told(self._files, str(error))
+        else:
+            log.info("TLS files loaded", files=list(self._files))
+            self.told(self._files, None)
+
+    def look(self) -> None:
+        """Load the files if they have changed since they were last read."""
+        if self._stamps() != self._seen:
+            self.reload()
+
+    async def follow(self) -> NoReturn:
+        """Look at the files every `POLL_INTERVAL_S`."""
+        while True:
+            await trio.sleep(POLL_INTERVAL_S)
+            self.look()
+
+    def _loaded(self) -> T:
+        for file in self._files:
+            with open(file, "rb"):
+                pass  # The errors of `ssl` name no file.
+        return self._load()
+
+    def _stamps(self) -> list[Stamp | None]:
+        return [stamp_of(file) for file in self._files]
+
+
+async def reload_on_hangup(reloads: Sequence[Callable[[], None]]) -> None:
+    """Call all of `reloads` at each SIGHUP."""
+    with trio.open_signal_receiver(signal.SIGHUP) as hangups:
+        async for _ in hangups:
+            for reload in reloads:
+                reload()
+
+
+def stamp_of(file: str) -> Stamp | None:
+    """Differs once the file was written or replaced, or a link on its path leads elsewhere."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

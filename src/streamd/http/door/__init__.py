@@ -1,0 +1,10 @@
+"""The front door: HTTP/1.1 connections without a task for each request.
+
+`listeners` accepts connections and `front_door` owns them. `reactor` watches their sockets and
+passes bytes to `connection`, which serves requests from them; `connection_task` takes over where a
+request must wait, and `parking` keeps connections whose long-polls or SSE streams wait for news.
+
+It must never know a handler: it calls an `Application` (`protocol.messages`).
+
+Read on in docs/front-door.md.
+"""

@@ -1,0 +1,263 @@
+"""Resolves a raw request path to the resource that it names.
+
+Streams have two addresses. ``/v1/stream/{path}`` is the base protocol's: the first of several
+segments is a bucket, created on first use, and a single segment lies in the bucket ``_default``.
+``/{bucket}/{stream}`` is the bucketed surface (extensions section 1), strict about its names.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import quote, unquote_to_bytes
+
+from streamd.http.protocol.messages import Response, error_response
+from streamd.process.diagnostics import Held
+from streamd.streams.bounds import MAX_BUCKETED_BYTES
+from streamd.streams.keys import is_bucket_id, is_bucket_name, stream_key
+
+DEFAULT_BUCKET = b"_default"
+# First segments that the ops application answers.
+OPS_ROOTS = frozenset((b"healthz", b"readyz", b"metrics", b"cluster", b"auth", b"openapi.json"))
+# On the bucketed surface this name lists the bucket, so no stream there can have it.
+LISTING = b"streams"
+MAX_PATH_BYTES = 1024
+
+_V1 = b"/v1/stream/"
+# Characters of a path segment that need no escaping (RFC 3986, pchar), besides letters and digits.
+_PATH_CHARACTERS = "-._~!$&'()*+,;=:@"
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_ESCAPED_SLASH = re.compile(rb"%2F", re.IGNORECASE)
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f\\]")
+
+
+class StreamRoute(NamedTuple):
+    """A stream, by its key and by the path it was addressed with."""
+
+    key: bytes
+    path: bytes
+    implicit_bucket: bool
+
+
+class LatestSnapshotRoute(NamedTuple):
+    """The latest snapshot of a stream."""
+
+    stream: StreamRoute
+
+
+class SnapshotRoute(NamedTuple):
+    """The snapshot of a stream at `offset`, which is decoded but not parsed."""
+
+    stream: StreamRoute
+    offset: bytes
+
+
+class BootstrapRoute(NamedTuple):
+    """A stream's snapshot and everything after it in one response."""
+
+    stream: StreamRoute
+
+
+class BucketsRoute(NamedTuple):
+    """All buckets."""
+
+
+class BucketRoute(NamedTuple):
+    """A bucket."""
+
+    name: bytes
+
+
+class ListingRoute(NamedTuple):
+    """The streams of a bucket (extensions section 1.4). The bucket's name need not be an id: the
+    base protocol's surface creates buckets with others, such as `_default`."""
+
+    bucket: bytes
+
+
+class BatchRoute(NamedTuple):
+    """Appends of several records to a stream; an extension of our own."""
+
+    stream: StreamRoute
+
+
+class OpsRoute(NamedTuple):
+    """Anything that is neither a stream nor a bucket."""
+
+
+class BadPath(NamedTuple):
+    """A path that names nothing, and the error that says why."""
+
+    status: int
+    code: str
+    message: str
+
+    def response(self) -> Response:
+        return error_response(self.status, self.code, self.message)
+
+
+Route = (
+    StreamRoute
+    | BucketsRoute
+    | BucketRoute
+    | ListingRoute
+    | BatchRoute
+    | LatestSnapshotRoute
+    | SnapshotRoute
+    | BootstrapRoute
+    | OpsRoute
+    | BadPath
+)
+
+_OPS = OpsRoute()
+_BUCKETS = BucketsRoute()
+NO_SUCH_ROUTE = BadPath(404, "NOT_FOUND", "no such route")
+INVALID_BUCKET_ID = BadPath(
+    400, "INVALID_BUCKET_ID", "a bucket id is 4 to 64 of a-z 0-9 _ - and not reserved"
+)
+RESERVED_STREAM = BadPath(
+    400, "INVALID_STREAM_ID", "the stream id `streams` is reserved: it lists the bucket"
+)
+
+
+def bucket_of(route: Route) -> bytes | None:
+    """The bucket of what a route names, by the name in its key."""
+    match route:
+        case StreamRoute():
+            key = route.key
+        case BucketRoute():
+            return route.name
+        case ListingRoute():
+            return route.bucket
+        case BucketsRoute() | OpsRoute() | BadPath():
+            return None
+        case _:
+            key = route.stream.key
+    return key[: key.index(b"\0")]
+
+
+@lru_cache(maxsize=65_536)
+def _resolve_cached(path: bytes) -> Route:
+    return _resolve(path)
+
+
+def remembered_paths() -> Held:
+    """How many paths are cached."""
+    _, _, limit, size = _resolve_cached.cache_info()
+    assert limit is not None
+    return Held(size, limit)
+
+
+def resolve(path: bytes) -> Route:
+    """The resource that the raw path names. Short paths are cached: most requests repeat one."""
+    return _resolve_cached(path) if len(path) <= 200 else _resolve(path)
+
+
+def takes_pieces(path: bytes) -> bool:
+    """As `Application.takes_pieces`."""
+    return isinstance(resolve(path), SnapshotRoute)
+
+
+def _resolve(path: bytes) -> Route:
+    if not path.startswith(_V1):
+        return _resolve_bucketed(path)
+    if len(path) > MAX_PATH_BYTES:
+        return BadPath(400, "INVALID_PATH", f"the path is longer than {MAX_PATH_BYTES} bytes")
+    if _ESCAPED_SLASH.search(path):
+        # A proxy with rules for paths would take the decoded path for another one.
+        return BadPath(400, "INVALID_PATH", "the path has an escaped slash")
+    decoded = _decode(path[len(_V1) :])
+    if isinstance(decoded, BadPath):
+        return decoded
+    segments = decoded.split(b"/")
+    if not all(segments):
+        return BadPath(400, "INVALID_PATH", "the stream's path has an empty segment")
+    if segments[0] == b"__ds":
+        return NO_SUCH_ROUTE
+    if len(segments) == 1:
+        return StreamRoute(stream_key(DEFAULT_BUCKET, decoded), path, True)
+    bucket, _, name = decoded.partition(b"/")
+    return StreamRoute(stream_key(bucket, name), path, True)
+
+
+def path_of(bucket: bytes, name: bytes) -> str:
+    """The path of a stream on the base protocol's surface, where every name is possible.
+
+    Only what must be escaped is, so the path is at most as long as the one that made the stream.
+    """
+    segments = name.split(b"/")
+    quoted = ("%2E" if part == b"." else quote(part, _PATH_CHARACTERS) for part in segments)
+    return f"{_V1.decode()}{quote(bucket, _PATH_CHARACTERS)}/{'/'.join(quoted)}"
+
+
+def _resolve_bucketed(path: bytes) -> Route:
+    if path == b"/":
+        return _BUCKETS
+    raw_bucket, slash, rest = path[1:].partition(b"/")
+    if raw_bucket in OPS_ROOTS or not raw_bucket or path.startswith(b"/v1/"):
+        return _OPS
+    bucket = _decode(raw_bucket)
+    if isinstance(bucket, BadPath):
+        return bucket
+    if not is_bucket_id(bucket):
+        is_listing = _decode(rest) == LISTING and is_bucket_name(bucket)
+        return ListingRoute(bucket) if is_listing else INVALID_BUCKET_ID
+    if not slash:
+        return BucketRoute(bucket)
+    raw_name, slash, below = rest.partition(b"/")
+    stream = _stream_in(bucket, raw_name, b"/%b/%b" % (raw_bucket, raw_name))
+    if not slash or isinstance(stream, BadPath):
+        return stream
+    if isinstance(stream, ListingRoute):
+        return RESERVED_STREAM
+    return _below(stream, below)
+
+
+def _below(stream: StreamRoute, below: bytes) -> Route:
+    """The resource that the segments after a stream's name select."""
+    resource, slash, rest = below.partition(b"/")
+    if resource == b"append-batch" and not slash:
+        return BatchRoute(stream)
+    if resource == b"bootstrap" and not slash:
+        return BootstrapRoute(stream)
+    if resource == b"snapshot" and b"/" not in rest:
+        if not slash:
+            return LatestSnapshotRoute(stream)
+        offset = _decode(rest)
+        return offset if isinstance(offset, BadPath) else SnapshotRoute(stream, offset)
+    return NO_SUCH_ROUTE
+
+
+def _stream_in(bucket: bytes, raw_name: bytes, path: bytes) -> StreamRoute | ListingRoute | BadPath:
+    """The stream with that name, checked by the rules of the bucketed surface."""
+    name = _decode(raw_name)
+    if isinstance(name, BadPath):
+        return name
+    if name == LISTING:
+        return ListingRoute(bucket)
+    if not name or b"/" in name or b".." in name:
+        return BadPath(400, "INVALID_STREAM_ID", "a stream id is not empty, and has no / or ..")
+    if len(bucket) + 1 + len(name) > MAX_BUCKETED_BYTES:
+        return BadPath(
+            400, "INVALID_STREAM_ID", f"bucket and stream ids exceed {MAX_BUCKETED_BYTES} bytes"
+        )
+    return StreamRoute(stream_key(bucket, name), path, False)
+
+
+def _decode(raw: bytes) -> bytes | BadPath:
+    """Undo percent-encoding, refusing ambiguous and malformed paths."""
+    if b"%" in raw:
+        if _BAD_ESCAPE.search(raw):
+            return BadPath(400, "INVALID_PATH", "the path has an invalid percent escape")
+        raw = unquote_to_bytes(raw)
+    if _CONTROL.search(raw):
+        return BadPath(400, "INVALID_PATH", "the path has a control character or a backslash")
+    if not raw.isascii():
+        try:
+            raw.decode()
+        except UnicodeDecodeError:
+            return BadPath(400, "INVALID_PATH", "the path is not UTF-8")
+    if b".." in raw and b".." in raw.split(b"/"):
+        return BadPath(400, "INVALID_PATH", "the path has a .. segment")
+    return raw

@@ -1,0 +1,56 @@
+"""Refuses a large write by a quota when only its head has come.
+
+A body that cannot be kept need not be received. The Content-Length says how much is certainly to be
+kept: of a JSON body nearly nothing, because white space is not. Whatever else may be wrong with the
+write, and all that depends on its body, waits for the body.
+"""
+
+from __future__ import annotations
+
+from streamd.http.protocol import fields
+from streamd.http.protocol.messages import Request, Response
+from streamd.http.protocol.routing import BatchRoute, Route, StreamRoute
+from streamd.http.streams import batches, writes
+from streamd.http.streams.service import Service
+from streamd.http.streams.writes import Write
+from streamd.node.foresight import SMALL_WRITE_BYTES
+from streamd.protocol.headers import CONTENT_ENCODING, CONTENT_TYPE
+from streamd.streams import quotas
+from streamd.streams.content import JSON_SEPARATOR, Records, is_json
+
+
+async def refusal_by_quota(service: Service, request: Request, route: Route) -> Response | None:
+    """The answer to a write that a quota refuses whatever its body is; None leaves it to the
+    handler. Raises `BadRequest`, `Unavailable`."""
+    length = request.headers.get(b"content-length", b"")
+    if not service.node.group.state.limits.quotas or not length.isdigit():
+        return None
+    if int(length) <= SMALL_WRITE_BYTES or CONTENT_ENCODING.key in request.headers:
+        return None
+    write = _least_write(request, route, int(length))
+    outcome = None if write is None else await service.node.foresight.outcome(write.command)
+    if write is None or outcome is None or outcome.result not in quotas.REFUSALS:
+        return None
+    return write.answer(outcome)
+
+
+def _least_write(request: Request, route: Route, length: int) -> Write | None:
+    """The write of a body of that length, with as few records and bytes as it can have."""
+    raw_type = request.headers.get(CONTENT_TYPE.key)
+    if not raw_type:
+        return None
+    kind = fields.content_type(raw_type)
+    if isinstance(route, BatchRoute):
+        length -= batches.MAX_FRAMES * batches.LENGTH_BYTES
+    # Memory for zeros is not touched, and so not used.
+    size = 1 + len(JSON_SEPARATOR) if is_json(kind) else length
+    records = Records(bytes(size), [size])
+    match request.method, route:
+        case "POST", StreamRoute():
+            return writes.write_append(request, route, kind, records)
+        case "POST", BatchRoute():
+            return batches.write_batch(request, route, kind, records)
+        case "PUT", StreamRoute():
+            return writes.write_create(request, route, kind, records)
+        case _:
+            return None

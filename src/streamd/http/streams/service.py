@@ -1,0 +1,163 @@
+"""What the handlers of requests share: the node, and the limits over all clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from streamd.audit.trail import AuditTrail
+from streamd.config.settings import ServerConfig
+from streamd.http.access.authority import Authority
+from streamd.http.access.rates import RateLimits
+from streamd.http.access.stream_guard import StreamGuard
+from streamd.http.protocol.compression import Compressor
+from streamd.http.protocol.cursors import Cursors
+from streamd.http.protocol.messages import Response, error_response
+from streamd.http.protocol.routing import StreamRoute
+from streamd.http.sockets.outgoing import Outgoing
+from streamd.http.sockets.shares import Shares
+from streamd.http.streams.live import Hub
+from streamd.http.streams.recent_answers import RecentAnswers
+from streamd.node.node import Node
+from streamd.streams.commands import Sweep
+from streamd.streams.model import Stream
+from streamd.streams.offsets import Position
+
+
+def _vary(names: Sequence[bytes]) -> bytes:
+    return b"Vary: %b\r\n" % b", ".join(names) if names else b""
+
+
+class Service:
+    """A node, and what its handlers share: who may do what and how much, limits over all clients,
+    and tools.
+
+    `answers` are those of recent small reads, `uploads` and `downloads` limit the snapshots and
+    bootstraps on their way in and out, `outgoing` the bytes that live readers hold, `splitting` the
+    large JSON bodies that are split into messages at the same time: one, because splitting takes
+    many times the body's size. `trail` is None unless an audit trail is configured. `vary` is the
+    header that tells caches on what an answer depends, without and with compression (protocol
+    section 8.1).
+    """
+
+    __slots__ = (
+        "answers",
+        "authority",
+        "compressor",
+        "cursors",
+        "downloads",
+        "hub",
+        "node",
+        "outgoing",
+        "rates",
+        "server",
+        "splitting",
+        "stream_guard",
+        "trail",
+        "uploads",
+        "vary",
+    )
+
+    def __init__(
+        self,
+        node: Node,
+        hub: Hub,
+        server: ServerConfig,
+        cursors: Cursors,
+        authority: Authority,
+        trail: AuditTrail | None = None,
+    ) -> None:
+        self.node = node
+        self.hub = hub
+        self.server = server
+        self.cursors = cursors
+        self.authority = authority
+        self.trail = trail
+        self.rates = RateLimits(node.group.state, node.metrics, server.max_connections)
+        self.stream_guard = StreamGuard(server, requires_tokens=authority.is_required)
+        depends = [b"Authorization"] if authority.is_required else []
+        if self.stream_guard.checks_origin:
+            depends.append(b"Origin")
+        self.vary = _vary(depends), _vary([b"Accept-Encoding", *depends])
+        self.answers = RecentAnswers()
+        self.compressor = Compressor(node.run_blocking)
+        self.splitting = trio.CapacityLimiter(1)
+        self.uploads = Shares(server.max_snapshot_uploads)
+        self.downloads = Shares(server.max_snapshot_downloads)
+        self.outgoing = Outgoing(server.max_buffered_bytes)
+
+    async def find(self, route: StreamRoute, *, local: bool = False) -> Stream | Response:
+        """The stream at `route`, or the error response if it does not exist.
+
+        Linearizable, or with `local` by this node's state. Raises `Unavailable`.
+        """
+        await self.catch_up(local=local)
+        stream = await self.node.reads.stream(route.key)
+        if stream is not None and self._must_expire(route, stream):
+            await self.node.group.propose(Sweep([route.key]))
+            stream = await self.node.reads.stream(route.key)
+        return _found(stream)
+
+    def find_now(self, route: StreamRoute, *, local: bool = False) -> Stream | Response | None:
+        """As `find`, or None if that must wait."""
+        if not (local or self.node.group.may_read_now()) or not self.node.reads.has(route.key):
+            return None
+        stream = self.node.reads.known(route.key)
+        if stream is not None and self._must_expire(route, stream):
+            return None
+        return _found(stream)
+
+    async def catch_up(self, *, local: bool = False) -> None:
+        """Wait until the state has every write acknowledged so far, unless the read is `local`.
+
+        Raises `Unavailable`.
+        """
+        if not local:
+            await self.node.group.catch_up()
+
+    def _must_expire(self, route: StreamRoute, stream: Stream) -> bool:
+        """Whether a stream has expired and the log must say so before a reader is told.
+
+        Clocks of nodes differ. If one node answered by its own clock that a stream is gone, another
+        could still show the stream afterwards. So the leader first writes the expiry to the log,
+        and the other nodes go by the log alone.
+        """
+        if stream.deleted or (stream.ttl_ms is None and stream.expires_at_ms is None):
+            return False
+        group = self.node.group
+        touched_ms = group.touched_ms(route.key, stream.stream_id)
+        return group.leads and stream.expired(group.now_ms(), touched_ms)
+
+    def incarnation(self, stream_id: int) -> int:
+        """The number that the stream's ETags begin with."""
+        return self.node.group.state.header.incarnation_base + stream_id
+
+    def touch(self, route: StreamRoute, stream: Stream) -> None:
+        """Renew the sliding window of a stream that was read."""
+        if stream.ttl_ms is not None:
+            self.node.group.touch(route.key, stream.stream_id)
+
+
+def _found(stream: Stream | None) -> Stream | Response:
+    if stream is None:
+        return NOT_FOUND
+    return GONE if stream.deleted else stream
+
+
+def offset_gone(earliest: Position) -> Response:
+    """The error for an offset before the earliest one (extensions section 2.2)."""
+    return error_response(
+        410,
+        "STREAM_OFFSET_GONE",
+        "the records before Stream-Earliest-Offset were trimmed; start from the stream's bootstrap",
+        b"Stream-Earliest-Offset: %b\r\n" % earliest.token(),
+    )
+
+
+NOT_FOUND = error_response(404, "STREAM_NOT_FOUND", "stream not found")
+BUCKET_NOT_FOUND = error_response(404, "BUCKET_NOT_FOUND", "bucket not found")
+GONE = error_response(410, "STREAM_GONE", "the stream was deleted; forks of it still exist")
+TOO_MANY_READERS = error_response(
+    503, "TOO_MANY_READERS", "too many live readers; try again later", b"Retry-After: 1\r\n"
+)
