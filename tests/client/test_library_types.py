@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import doctest
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 import streamd.client as library
 from streamd.client import asynchronous, blocking, producing
 from tests.support.server_process import ServerProcess
+from tests.support.type_checking import type_errors
 
 PROGRAM = """
 from collections.abc import Callable, Iterator
@@ -78,19 +77,9 @@ for chunk in AsyncClient("http://a").stream("x").read():
 """
 
 
-def checked(program: str, directory: Path) -> list[str]:
-    """What mypy says about a program that uses the installed package."""
-    path = directory / "program.py"
-    path.write_text(program)
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(path)]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
-    assert not done.stderr
-    return done.stdout.splitlines()
-
-
 def test_a_users_program_is_type_checked_strictly(tmp_path: Path) -> None:
-    assert checked(PROGRAM, tmp_path) == []
-    codes = [line.rpartition("[")[2] for line in checked(MISTAKES, tmp_path) if ": error:" in line]
+    assert type_errors(PROGRAM, tmp_path) == []
+    codes = [error.rpartition("[")[2] for error in type_errors(MISTAKES, tmp_path)]
     assert codes == ["arg-type]", "arg-type]", "call-arg]", "attr-defined]"]
 
 
