@@ -12,7 +12,7 @@ import msgspec
 from quart import Quart, abort, render_template, request
 
 from streamd.client import AsyncClient, AsyncStream
-from streamd.state import StateSchema, collection
+from streamd.state import collection
 from streamd.state.db import Collection, SQLite, StreamDB
 
 STREAMD_URL = os.environ["STREAMD_URL"]
@@ -31,8 +31,8 @@ class Departure(msgspec.Struct):
     status: str
 
 
-class Board(StateSchema):
-    """The collections of the stream: one."""
+class Board(StreamDB):
+    """The state of the stream: one collection."""
 
     departures = collection(Departure, type="departure", key="flight")
 
@@ -44,7 +44,7 @@ async def follow() -> AsyncGenerator[None, None]:
         stream = client.stream(STREAM)
         await stream.create("application/json")
         store = SQLite(os.environ.get("BOARD_FILE", "board.db"))
-        async with StreamDB(Board, stream, store=store) as board:
+        async with Board(stream, store=store) as board:
             await board.ready()
             app.extensions.update(board=board, stream=stream)
             yield
@@ -52,8 +52,8 @@ async def follow() -> AsyncGenerator[None, None]:
 
 def departures() -> Collection[Departure]:
     """The rows, by flight."""
-    board: StreamDB = app.extensions["board"]
-    return board[Board.departures]
+    board: Board = app.extensions["board"]
+    return board.departures
 
 
 @app.get("/")

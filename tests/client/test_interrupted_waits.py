@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from streamd.client import AsyncClient
-from streamd.state import StateSchema, collection
+from streamd.state import collection
 from streamd.state.db import StreamDB
 from tests.client.virtual import AsyncNetwork, Network, Server, connected, connected_blocking, run
 
@@ -234,7 +234,7 @@ def test_a_producer_whose_waits_are_interrupted_stores_each_append_once(
         assert PATH in server.closed
 
 
-class Users(StateSchema):
+class Users(StreamDB):
     users = collection(dict[str, int], type="user")
 
 
@@ -251,12 +251,12 @@ def test_the_waits_of_a_database_may_be_interrupted(backend: str) -> None:
         async def main(random: Random = random, server: Server = server, seed: int = seed) -> None:
             async with connected(AsyncNetwork(server, random, 5), random) as client:
                 impatient = Impatient(random, (0.1, 1.0, 8.0))
-                db = StreamDB(Users, client.stream(NAME))
+                db = Users(client.stream(NAME))
                 await impatient(db.preload)
                 assert db.users["n"] == {"n": 19}, seed
                 await db.close()
                 impatient = Impatient(random, PATIENCE_S["never"])
-                async with StreamDB(Users, client.stream(NAME)) as db:
+                async with Users(client.stream(NAME)) as db:
                     await impatient(db.ready)
                     changes = db.users.changes()
                     for number in range(20, 30):

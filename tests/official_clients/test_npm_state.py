@@ -16,7 +16,6 @@ from streamd.state import (
     ChangeEvent,
     ControlEvent,
     MaterializedState,
-    StateSchema,
     collection,
     control,
     decode_batch,
@@ -31,7 +30,7 @@ KEYS = ["1", "2", "3", "ключ", "a/b c", "🙂"]
 PARTS: list[Any] = [None, True, 0.1, 1e21, -5, "ü", "\ud83d", "\0", [1, ["x"]], {"a": {}}]
 
 
-class Shared(StateSchema):
+class Shared(StreamDB):
     users = collection(dict[str, Any], type="user", key="id", indexes=["by"])
 
 
@@ -60,7 +59,7 @@ def random_event(random: Random, number: int) -> ChangeEvent:
     return random.choice(made)
 
 
-async def write(stream: AsyncStream, db: StreamDB, random: Random, resets: bool) -> set[str]:
+async def write(stream: AsyncStream, db: Shared, random: Random, resets: bool) -> set[str]:
     """Write at random, as the other writer does at the same time. Returns the transactions."""
     txids = set()
     for number in range(EVENTS // 2):
@@ -102,7 +101,7 @@ def test_both_end_with_equal_states(
     async def main() -> None:
         async with AsyncClient(server.url) as client:
             stream = client.stream(name)
-            async with StreamDB(Shared, stream) as db:
+            async with Shared(stream) as db:
                 await db.ready()
                 node.tell(json.dumps([url, seed, EVENTS, resets]))
                 written.update(await write(stream, db, Random(seed), resets))

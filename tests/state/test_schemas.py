@@ -19,7 +19,7 @@ from streamd.state import (
     StateSchema,
     collection,
 )
-from streamd.state.definition import RESERVED, CollectionDefinition
+from streamd.state.definition import CollectionDefinition
 
 PLAIN = {"id": "1", "name": "Ann"}
 USER_SCHEMA = {
@@ -191,21 +191,32 @@ def test_a_collection_needs_a_type() -> None:
         collection(type="")
 
 
-@pytest.mark.parametrize("name", [*sorted(RESERVED), "_users"])
-def test_a_collection_cannot_hide_what_a_database_has(name: str) -> None:
+@pytest.mark.parametrize("base", [StateSchema, MaterializedState])
+@pytest.mark.parametrize("name", ["version", "collections", "_users"])
+def test_a_collection_cannot_hide_what_its_base_has(base: type[StateSchema], name: str) -> None:
     with pytest.raises(ValueError, match="reserved"):
-        type("Hidden", (StateSchema,), {name: collection(type="user")})
+        type("Hidden", (base,), {name: collection(type="user")})
 
 
-def test_a_schema_extends_another() -> None:
+def test_a_schema_extends_others() -> None:
     class Base(StateSchema):
         users = collection(type="user")
 
     class More(Base):
         flags = collection(type="flag")
 
+    class Other(StateSchema):
+        notes = collection(type="note")
+
+    class All(MaterializedState, Other, More):
+        users = collection(type="person")
+
     assert list(Base.collections) == ["users"]
     assert list(More.collections) == ["users", "flags"]
+    assert set(All.collections) == {"users", "flags", "notes"}
+    assert All.collections["users"] is All.users
+    with pytest.raises(ValueError, match="reserved name 'users'"):
+        type("Without", (Base,), {"users": None})
 
 
 def test_json_schema_needs_its_extra_and_nothing_else_does(monkeypatch: Any) -> None:
@@ -230,3 +241,32 @@ def test_an_own_event_can_be_applied_at_once() -> None:
     state = MaterializedState()
     state.apply(collection(UserStruct, type="user", key="id").insert(UserStruct("1", "Ann")))
     assert state.get("user", "1") == PLAIN
+
+
+class Chat(MaterializedState):
+    users = collection(UserStruct, type="user", key="id")
+    flags = collection(type="flag")
+
+
+def test_a_materialized_state_has_the_rows_of_its_collections() -> None:
+    chat = Chat()
+    users = chat.users
+    chat.apply_batch([Chat.users.insert(UserStruct("1", "Ann")), Chat.flags.insert(1, key="new")])
+    assert (dict(users), dict(chat.flags)) == ({"1": UserStruct("1", "Ann")}, {"new": 1})
+    assert (users.get("2"), "1" in users, "2" in users) == (None, True, False)
+    assert (len(users), repr(users)) == (1, "<1 rows of 'user'>")
+    chat.apply(Chat.users.delete("1"))
+    assert (dict(users), dict(chat.flags)) == ({}, {"new": 1})
+    with pytest.raises(AttributeError, match="no attribute 'userz'"):
+        _ = chat.userz  # type: ignore[attr-defined]
+
+
+def test_a_row_of_a_materialized_state_is_checked_when_it_is_read() -> None:
+    chat = Chat()
+    chat.apply(collection(type="user").insert({"name": "Ann"}, key="1"))
+    chat.apply(collection(type="user").insert({"name": 5}, key="2"))
+    assert chat.users["1"] == UserStruct("1", "Ann")
+    assert chat.get("user", "1") == {"name": "Ann"}
+    assert "2" in chat.users
+    with pytest.raises(InvalidValue):
+        chat.users["2"]

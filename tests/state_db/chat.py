@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from streamd.client import AsyncClient
-from streamd.state import StateSchema, collection
+from streamd.state import collection
 from streamd.state.db import StreamDB
 
 BACKENDS = ["asyncio", "trio"]
@@ -25,7 +25,7 @@ class User(msgspec.Struct):
     team: str = ""
 
 
-class Chat(StateSchema):
+class Chat(StreamDB):
     users = collection(User, type="user", key="id", indexes=["team"])
     flags = collection(type="flag")
 
@@ -70,16 +70,16 @@ class Stream:
         assert httpx.delete(self._url).status_code == 204
 
     @asynccontextmanager
-    async def following(self, **options: Any) -> AsyncIterator[StreamDB]:
+    async def following(self, **options: Any) -> AsyncIterator[Chat]:
         """A database that follows the stream."""
         async with (
             AsyncClient(self.server_url) as client,
-            StreamDB(Chat, client.stream(self.name), **options) as db,
+            Chat(client.stream(self.name), **options) as db,
         ):
             yield db
 
     @asynccontextmanager
-    async def ready(self, **options: Any) -> AsyncIterator[StreamDB]:
+    async def ready(self, **options: Any) -> AsyncIterator[Chat]:
         """A database that follows the stream and is up to date."""
         async with self.following(**options) as db:
             await db.ready()
@@ -96,11 +96,11 @@ def run(backend: str, main: Callable[[], Awaitable[None]]) -> None:
     anyio.run(limited, backend=backend)
 
 
-async def wait_until(db: StreamDB, offset: str) -> None:
+async def wait_until(db: Chat, offset: str) -> None:
     """Wait until the database has read up to an offset."""
     while db.offset < offset:  # noqa: ASYNC110
         await anyio.sleep(0.005)
 
 
-def names(db: StreamDB) -> dict[str, str]:
+def names(db: Chat) -> dict[str, str]:
     return {key: user.name for key, user in db.users.items()}

@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from streamd.client import AsyncClient, AsyncStream
-from streamd.state.db import SQLite, StreamDB, compact
+from streamd.state.db import SQLite, compact
 from tests.state_db.chat import Chat
 
 
@@ -49,7 +49,7 @@ def end_after(seconds: float) -> None:
 
 
 async def copy(stream: AsyncStream, path: str) -> None:
-    db = StreamDB(Chat, stream, store=SQLite(path))
+    db = Chat(stream, store=SQLite(path))
     await db.preload()
     await db.close()
 

@@ -16,7 +16,7 @@ import trio
 
 from streamd.client import AsyncClient
 from streamd.state.consumer import Plan
-from streamd.state.db import SQLite, StoreError, StreamDB
+from streamd.state.db import SQLite, StoreError
 from streamd.state.db.sqlite import Copied
 from tests.state.events import change
 from tests.state_db.chat import DEADLINE_S, Chat, Stream, names, run, wait_until
@@ -91,7 +91,7 @@ def test_a_preload_that_is_cancelled_in_a_commit_can_be_repeated(
     async def main() -> None:
         with held(path) as store:
             async with AsyncClient(stream.server_url) as client:
-                db = StreamDB(Chat, client.stream(stream.name), store=store)
+                db = Chat(client.stream(stream.name), store=store)
                 await cancelled_in(store, db.preload)
                 assert db.offset == assert_true(path, [ANN]).next_offset
                 assert names(db) == {"1": "Ann"}
@@ -112,7 +112,7 @@ def test_close_waits_for_the_commit_of_a_cancelled_preload(
     async def main() -> None:
         with held(path) as store:
             async with AsyncClient(stream.server_url) as client:
-                db = StreamDB(Chat, client.stream(stream.name), store=store)
+                db = Chat(client.stream(stream.name), store=store)
 
                 async def preload_and_close() -> None:
                     try:

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from streamd.client import AsyncClient
-from streamd.state.db import StreamDB, compact
+from streamd.state.db import compact
 from tests.state.events import ABSENT, batch, change, control
 from tests.state_db.chat import Chat, Stream
 from tests.state_db.copies import assert_true, kept, record_number, state_after
@@ -170,7 +170,7 @@ def assert_readers_see(stream: Stream, events: list[Any]) -> None:
 
     async def main() -> None:
         async with AsyncClient(stream.server_url) as client:
-            db = StreamDB(Chat, client.stream(stream.name))
+            db = Chat(client.stream(stream.name))
             await db.preload()
             await db.close()
         expected = {key: row["name"] for (_, key), row in state_after(events).items()}

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from streamd.client import AsyncClient, AsyncStream, StreamInfo, StreamNotFound
-from streamd.state.db import Overtaken, StreamDB
+from streamd.state.db import Overtaken
 from tests.state.events import change
 from tests.state_db.chat import Chat, Stream, User, names, run
 
@@ -50,7 +50,7 @@ class TestAnotherStreamOfTheName:
 
         async def main() -> None:
             async with AsyncClient(stream.server_url) as client:
-                db = StreamDB(Chat, client.stream(stream.name))
+                db = Chat(client.stream(stream.name))
                 await db.preload()
                 assert names(db) == {"1": "Ann"}
                 monkeypatch.setattr(AsyncStream, "head", head_of_the_former)

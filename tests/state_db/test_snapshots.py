@@ -18,7 +18,7 @@ from streamd.client import AsyncClient, BadName, OffsetGone
 from streamd.client.asynchronous import AsyncSnapshots
 from streamd.state import StateError
 from streamd.state.consumer import Plan
-from streamd.state.db import ForeignSnapshot, Overtaken, SQLite, StreamDB, compact
+from streamd.state.db import ForeignSnapshot, Overtaken, SQLite, compact
 from streamd.state.db.compacting import Compactor
 from streamd.state.summary import Summary
 from streamd.state.tables import Change
@@ -51,7 +51,7 @@ def test_a_database_begins_with_the_snapshot(stream: Stream, backend: str) -> No
         async with AsyncClient(stream.server_url) as client:
             with pytest.raises(OffsetGone):
                 await anext(client.stream(stream.name).read())
-            db = StreamDB(Chat, client.stream(stream.name))
+            db = Chat(client.stream(stream.name))
             await db.preload()
             assert names(db) == {"1": "Eve", "3": "Cy"}
             await db.close()
@@ -130,7 +130,7 @@ def test_a_copy_that_lags_the_trim_starts_over(
         stream.append(FIRST)
         async with stream.following(store=SQLite(tmp_path / "state.db")) as db:
             assert names(db) == {"1": "Ann", "2": "Bob"}
-            feed = db[Chat.users].changes()
+            feed = db.users.changes()
             await db.ready()
             assert names(db) == {"1": "Eve"}
             heard = [await anext(feed) for _ in range(3)]
@@ -329,11 +329,11 @@ class TestInTheBackground:
 
     def test_a_limit_below_one_is_refused(self, stream: Stream) -> None:
         with pytest.raises(ValueError, match="at least 1"):
-            StreamDB(Chat, AsyncClient("http://x").stream("a/b"), compact_every_events=0)
+            Chat(AsyncClient("http://x").stream("a/b"), compact_every_events=0)
 
     def test_a_stream_that_cannot_have_snapshots_is_refused(self) -> None:
         with pytest.raises(BadName, match="not in a bucket"):
-            StreamDB(Chat, AsyncClient("http://x").stream("/v1/stream/a"), compact_every_events=1)
+            Chat(AsyncClient("http://x").stream("/v1/stream/a"), compact_every_events=1)
 
 
 async def snapshot_offset(stream: Stream) -> str | None:

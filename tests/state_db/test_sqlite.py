@@ -7,13 +7,12 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 
 from streamd.client import AsyncClient
-from streamd.state import StateSchema, collection
+from streamd.state import collection
 from streamd.state.db import (
     SQLite,
     StoreConflict,
@@ -22,7 +21,6 @@ from streamd.state.db import (
     StoreFull,
     StoreNotFound,
     StoreReadOnly,
-    StreamDB,
     compact,
 )
 from streamd.state.db.sqlite import Copied
@@ -31,6 +29,16 @@ from tests.state_db.chat import Chat, Stream, User, names, run, wait_until
 from tests.state_db.copies import assert_true, kept
 
 ROOT = Path(__file__).parents[2]
+
+
+class LaterChat(Chat):
+    version = 2
+
+
+class ChatWithNotes(Chat):
+    notes = collection(type="note")
+
+
 ANN, BOB = change("insert", "1", {"name": "Ann"}), change("insert", "2", {"name": "Bob"})
 
 
@@ -112,7 +120,7 @@ def test_two_databases_on_one_file_cannot_both_write(
             stream.ready(store=SQLite(path)) as first,
             AsyncClient(stream.server_url) as client,
         ):
-            second = StreamDB(Chat, client.stream(stream.name), store=SQLite(path))
+            second = Chat(client.stream(stream.name), store=SQLite(path))
             await second.preload()
             await wait_until(first, stream.append(ANN))
             try:
@@ -311,7 +319,7 @@ class TestFiles:
 
         async def main() -> None:
             async with AsyncClient(stream.server_url) as client:
-                db = StreamDB(Chat, client.stream(stream.name), store=SQLite(path))
+                db = Chat(client.stream(stream.name), store=SQLite(path))
                 with refused("not a database"):
                     await db.preload()
                 path.unlink()
@@ -324,25 +332,22 @@ class TestFiles:
 
 
 class TestStartingOver:
-    @pytest.mark.parametrize("how", ["version", "types"])
+    @pytest.mark.parametrize("other", [LaterChat, ChatWithNotes])
     def test_another_schema_rebuilds_the_copy(
-        self, stream: Stream, backend: str, tmp_path: Path, how: str
+        self, stream: Stream, backend: str, tmp_path: Path, other: type[Chat]
     ) -> None:
         """Otherwise a new collection would lack the rows that earlier messages made."""
         path = tmp_path / "state.db"
-        more: dict[str, Any] = {"notes": collection(type="note")}
-        other = type("Other", (Chat,), {"version": 2} if how == "version" else more)
         stream.append(ANN, change("insert", "1", "hello", type_="note"))
 
         async def main() -> None:
             async with stream.ready(store=SQLite(path)):
                 pass
             async with AsyncClient(stream.server_url) as client:
-                db = StreamDB(other, client.stream(stream.name), store=SQLite(path))
-                assert issubclass(other, StateSchema)
+                db = other(client.stream(stream.name), store=SQLite(path))
                 await db.preload()
                 assert names(db) == {"1": "Ann"}
-                if how == "types":
+                if isinstance(db, ChatWithNotes):
                     assert dict(db.notes) == {"1": "hello"}
                 await db.close()
             assert kept(path).events == 2
@@ -353,7 +358,6 @@ class TestStartingOver:
         self, stream: Stream, backend: str, tmp_path: Path
     ) -> None:
         path = tmp_path / "state.db"
-        other = type("Other", (Chat,), {"version": 2})
 
         async def main() -> None:
             stream.append(ANN)
@@ -362,7 +366,7 @@ class TestStartingOver:
             stream.append(BOB)
             async with AsyncClient(stream.server_url) as client:
                 assert await compact(client.stream(stream.name), longer_than=0)
-                db = StreamDB(other, client.stream(stream.name), store=SQLite(path))
+                db = LaterChat(client.stream(stream.name), store=SQLite(path))
                 await db.preload()
                 assert names(db) == {"1": "Ann", "2": "Bob"}
                 await db.close()

@@ -20,11 +20,11 @@ from streamd.client import (
 from streamd.state import (
     Policies,
     StateError,
+    StateSchema,
     StreamReset,
     collection,
 )
 from streamd.state.db import DatabaseClosed, Feed, FeedOverflow, SQLite, StreamDB
-from streamd.state.definition import RESERVED
 from streamd.state.tables import Change
 from tests.state.events import change, control
 from tests.state_db.chat import Chat, Stream, User, names, run, wait_until
@@ -49,16 +49,33 @@ def test_rows_are_those_of_the_stream_and_follow_it(stream: Stream, backend: str
     run(backend, main)
 
 
-def test_collections_are_reached_by_definition_and_by_name(stream: Stream, backend: str) -> None:
+def test_collections_are_attributes_of_a_database(stream: Stream, backend: str) -> None:
     async def main() -> None:
         async with stream.ready() as db:
-            users = db[Chat.users]
-            assert users is db.users
-            assert users.definition is Chat.users
-            with pytest.raises(AttributeError, match="no collection 'people'"):
-                _ = db.people
-            with pytest.raises(KeyError):
-                _ = db[collection(type="other")]
+            assert db.users is db.users
+            with pytest.raises(AttributeError, match="no attribute 'userz'"):
+                _ = db.userz  # type: ignore[attr-defined]
+
+    run(backend, main)
+
+
+class Presence(StateSchema):
+    seen = collection(type="seen")
+
+
+class Both(Presence, Chat):
+    pass
+
+
+def test_a_database_has_the_collections_of_all_its_bases(stream: Stream, backend: str) -> None:
+    stream.append(ANN, change("insert", "1", "today", type_="seen"))
+
+    async def main() -> None:
+        async with AsyncClient(stream.server_url) as client:
+            db = Both(client.stream(stream.name))
+            await db.preload()
+            assert (names(db), dict(db.seen)) == ({"1": "Ann"}, {"1": "today"})
+            await db.close()
 
     run(backend, main)
 
@@ -70,7 +87,7 @@ def test_rows_are_found_by_index_and_predicate(stream: Stream, backend: str) -> 
 
     async def main() -> None:
         async with stream.ready() as db:
-            found = db[Chat.users].where(lambda user: user.id > "1", team="red")
+            found = db.users.where(lambda user: user.id > "1", team="red")
             assert [user.id for user in found] == ["3", "5"]
 
     run(backend, main)
@@ -82,7 +99,7 @@ class TestChanges:
 
         async def main() -> None:
             async with stream.ready() as db:
-                feed = db[Chat.users].changes()
+                feed = db.users.changes()
                 for number in range(100):
                     stream.append(change("update", "1", {"name": str(number)}))
                 heard = [(await anext(feed)).value for _ in range(100)]
@@ -238,7 +255,7 @@ def test_a_program_can_read_the_state_once(stream: Stream, backend: str) -> None
 
     async def main() -> None:
         async with AsyncClient(stream.server_url) as client:
-            db = StreamDB(Chat, client.stream(stream.name))
+            db = Chat(client.stream(stream.name))
             await db.preload()
             assert names(db) == {"1": "Ann"}
             stream.append(BOB)
@@ -259,7 +276,7 @@ def test_a_restart_of_the_server_repeats_nothing(
 ) -> None:
     async def main() -> None:
         async with stream.ready() as db:
-            feed = db[Chat.users].changes()
+            feed = db.users.changes()
             for number in range(4):
                 stream.append(change("update", "1", {"name": str(number)}))
                 heard = await anext(feed)
@@ -277,7 +294,7 @@ def test_a_stream_that_is_not_json_is_refused(stream: Stream, backend: str) -> N
             other = client.stream(f"{stream.name}-text")
             await other.create("text/plain")
             with pytest.raises(StateError, match="is a stream of text/plain; state needs"):
-                async with StreamDB(Chat, other) as db:
+                async with Chat(other) as db:
                     await db.ready()
 
     run(backend, main)
@@ -325,7 +342,7 @@ def test_garbage_is_an_error_and_changes_nothing(backend: str, tmp_path: Path, b
         url = f"http://127.0.0.1:{garbage.server_port}"
         for store in (None, SQLite(tmp_path / "state.db")):
             async with AsyncClient(url) as client:
-                db = StreamDB(Chat, client.stream("state/garbage"), store=store)
+                db = Chat(client.stream("state/garbage"), store=store)
                 with pytest.raises(StateError, match="is not JSON"):
                     await db.preload()
                 assert (db.offset, names(db)) == ("-1", {})
@@ -375,7 +392,7 @@ class TestClosing:
     ) -> None:
         async def main() -> None:
             async with AsyncClient(stream.server_url) as client:
-                db = StreamDB(Chat, client.stream(stream.name))
+                db = Chat(client.stream(stream.name))
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(db.preload)
                     tasks.start_soon(db.preload)
@@ -390,7 +407,7 @@ class TestClosing:
         self, stream: Stream, backend: str
     ) -> None:
         client = AsyncClient(stream.server_url)
-        db = StreamDB(Chat, client.stream(stream.name))
+        db = Chat(client.stream(stream.name))
 
         async def main() -> None:
             async with client, db:
@@ -414,9 +431,15 @@ def test_many_events_arrive(stream: Stream, backend: str) -> None:
     run(backend, main)
 
 
-def test_reserved_names_are_those_of_a_database() -> None:
-    own = {name for name in vars(StreamDB) if not name.startswith("_")}
-    assert own == RESERVED
+@pytest.mark.parametrize(
+    "name", [name for name in vars(StreamDB) if not name.startswith("_")] + ["version"]
+)
+def test_a_collection_cannot_hide_what_a_database_has(name: str) -> None:
+    with pytest.raises(ValueError, match=f"reserved name '{name}'"):
+        type("Hidden", (StreamDB,), {name: collection(type="user")})
+    mixed = (type("Base", (StateSchema,), {"offset": collection(type="user")}), StreamDB)
+    with pytest.raises(ValueError, match="reserved name 'offset'"):
+        type("Hidden", mixed, {})
 
 
 def test_all_readers_of_a_feed_hear_its_end(stream: Stream, backend: str) -> None:

@@ -14,7 +14,7 @@ import trio
 
 from streamd.client import AsyncClient, StreamClosed
 from streamd.state import InvalidEvent, InvalidValue, StateError
-from streamd.state.db import DatabaseClosed, StreamDB
+from streamd.state.db import DatabaseClosed
 from streamd.state.db.lanes import Lanes
 from streamd.state.db.writes import Writes
 from streamd.state.tables import Table
@@ -31,7 +31,7 @@ def test_a_write_shows_at_once_and_returns_when_the_stream_has_it(
 ) -> None:
     async def main() -> None:
         async with stream.ready() as db:
-            users = db[Chat.users]
+            users = db.users
             feed, before = users.changes(), db.offset
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(users.insert, User("1", "Ann"))
@@ -84,7 +84,7 @@ def test_a_refused_write_is_taken_back(stream: Stream, backend: str) -> None:
             tasks.start_soon(watch)
             await anyio.lowlevel.checkpoint()
             with pytest.raises(InvalidValue):
-                await db.users.update({"id": "1", "name": 5})
+                await db.users.update({"id": "1", "name": 5})  # type: ignore[arg-type]
             stream.close()
             with pytest.raises((StreamClosed, DatabaseClosed)):
                 await db.users.update(User("1", "Eve"))
@@ -150,7 +150,7 @@ def test_waits_end_with_the_database(stream: Stream, backend: str) -> None:
         async with anyio.create_task_group() as tasks:
             ended = []
 
-            async def wait(db: StreamDB) -> None:
+            async def wait(db: Chat) -> None:
                 with pytest.raises(DatabaseClosed):
                     await db.wait_for("never")
                 ended.append(True)
@@ -168,7 +168,7 @@ def test_waits_end_with_the_database(stream: Stream, backend: str) -> None:
 def test_writes_are_stored_once_over_kills_of_the_server(
     server: ServerProcess, stream: Stream, backend: str
 ) -> None:
-    async def write(db: StreamDB, writer: int, written: list[str], done: anyio.Event) -> None:
+    async def write(db: Chat, writer: int, written: list[str], done: anyio.Event) -> None:
         while not written or not done.is_set():
             name = f"{writer}-{len(written)}"
             written.append(name)
@@ -204,7 +204,7 @@ def test_a_write_whose_answer_is_lost_is_stored_once(
         with CuttingProxy(server.port, lambda: next(budgets)) as proxy:
             async with (
                 AsyncClient(proxy.url, retry_for_s=60) as client,
-                StreamDB(Chat, client.stream(stream.name)) as db,
+                Chat(client.stream(stream.name)) as db,
             ):
                 await db.ready()
                 for number in range(20):
@@ -267,7 +267,7 @@ def test_waits_end_at_the_time_limits_of_the_event_loop(
 ) -> None:
     """`asyncio.timeout` and `trio.fail_after` are the way to limit any wait."""
 
-    async def limited(db: StreamDB, *waits: Awaitable[object]) -> None:
+    async def limited(db: Chat, *waits: Awaitable[object]) -> None:
         for wait in waits:
             if backend == "trio":
                 with pytest.raises(trio.TooSlowError), trio.fail_after(0.05):
@@ -290,7 +290,7 @@ def test_waits_end_at_the_time_limits_of_the_event_loop(
         with CuttingProxy(server.port, lambda: 1) as proxy:
             async with (
                 AsyncClient(proxy.url, retry_for_s=60) as client,
-                StreamDB(Chat, client.stream(stream.name)) as db,
+                Chat(client.stream(stream.name)) as db,
             ):
                 await limited(db, db.ready())
 

@@ -9,7 +9,8 @@ From the wire to values:
 - `events`: the two kinds of event, their decoding, and what to do with anything else;
 - `materialized`: `MaterializedState`, the reference semantics over plain JSON values;
 - `schemas`: one interface over msgspec, pydantic and JSON Schema;
-- `definition`: the collections of a stream, which make the events that producers append;
+- `definition`: the collections of a stream, which make the events that producers append and are the
+  attributes of what has their rows;
 - `tables`: the rows of a collection, with indexes and writes that are under way;
 - `consumer` and `policies`: what a batch of the stream does to the tables;
 - `summary`: what a snapshot of a stream holds.

@@ -1,16 +1,17 @@
 """What a stream holds: collections, each with a type and a schema (section 7).
 
-    class Chat(StateSchema):
+    class Chat(StreamDB):
         users = collection(User, type="user", key="id")
         messages = collection(Message, type="message", key="id", indexes=["user_id"])
 
-A collection makes the events that a producer appends: `Chat.users.insert(User("1", "Ann"))`.
+The class has the definitions, which make the events that a producer appends:
+`Chat.users.insert(User("1", "Ann"))`. An object of it has the rows: `chat.users["1"]`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, overload
 
 from msgspec import UNSET, UnsetType
 
@@ -19,9 +20,14 @@ from streamd.state.schemas import InvalidValue, MsgspecSchema, checked, plain_js
 from streamd.streams.content import UNDECODABLE
 
 T = TypeVar("T")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
-# What a `StreamDB` has itself, so that no collection can be reached by it.
-RESERVED = frozenset({"close", "offset", "preload", "ready", "wait_for", "write"})
+
+class _Holder(Protocol[T, R_co]):
+    """What has rows. Each kind has its own sort of rows, which type checkers learn from this."""
+
+    def _rows_of(self, definition: CollectionDefinition[T], /) -> R_co: ...
 
 
 class CollectionDefinition(Generic[T]):
@@ -31,6 +37,8 @@ class CollectionDefinition(Generic[T]):
     key of the event wins, as it does in `@durable-streams/state`; so producers may leave the field
     out. Without `key`, values are kept as they are, and events are made with an explicit key.
     `indexes` are fields by which rows are found quickly.
+
+    As an attribute of a class it is itself, of an object the rows that this holds.
     """
 
     def __init__(self, schema: Any, type_: str, key: str | None, indexes: Sequence[str]) -> None:
@@ -44,6 +52,13 @@ class CollectionDefinition(Generic[T]):
         self._key_attribute: str | None = None
         if key is not None and isinstance(self._schema, MsgspecSchema):
             self._key_attribute = self._schema.attribute(key)
+
+    @overload
+    def __get__(self, instance: None, owner: type[StateSchema]) -> Self: ...
+    @overload
+    def __get__(self, instance: _Holder[T, R], owner: type[StateSchema]) -> R: ...
+    def __get__(self, instance: Any, owner: type[StateSchema]) -> Any:
+        return self if instance is None else instance._rows_of(self)
 
     def insert(
         self,
@@ -116,12 +131,15 @@ class CollectionDefinition(Generic[T]):
                     return value  # type: ignore[no-any-return]
             except UNDECODABLE:
                 pass  # The key may be missing in it, or a surrogate be alone.
-        plain = checked(plain_json, text)
+        return self.convert(key, checked(plain_json, text))
+
+    def convert(self, key: str, plain: Any) -> T:
+        """The value of an entity from plain JSON, which is not changed. Raises `InvalidValue`."""
         if self.key is not None:
             if not isinstance(plain, dict):
                 raise InvalidValue(f"a value of {self.type!r} is an object, not {plain!r}")
             if str(plain.get(self.key)) != key:
-                plain[self.key] = key
+                plain = {**plain, self.key: key}
         return checked(self._schema.validate, plain)  # type: ignore[no-any-return]
 
     def _event(
@@ -193,6 +211,11 @@ def collection(
 class StateSchema:
     """The collections of a stream, as attributes of a subclass.
 
+    What follows a stream or takes in its events is a subclass as well, and an object of it has the
+    rows: see `StreamDB` and `MaterializedState`. A class of this base has definitions only. It is
+    for programs that append and do not read, and for collections that several classes have:
+    `class Live(Chat, StreamDB)`.
+
     Raise `version` when a schema changes so that stored values no longer fit: local copies are
     then rebuilt from the stream (section 7, *Schema evolution*).
 
@@ -206,11 +229,18 @@ class StateSchema:
     collections: ClassVar[dict[str, CollectionDefinition[Any]]] = {}
 
     def __init_subclass__(cls) -> None:
-        own = {n: each for n, each in vars(cls).items() if isinstance(each, CollectionDefinition)}
-        found = {**cls.collections, **own}
+        super().__init_subclass__()
+        found: dict[str, CollectionDefinition[Any]] = {}
+        reserved: set[str] = set()
+        for base in reversed(cls.__mro__):
+            for name, each in vars(base).items():
+                if isinstance(each, CollectionDefinition):
+                    found[name] = each
+                else:
+                    reserved.add(name)
         names: dict[str, str] = {}
         for name, definition in found.items():
-            if name.startswith("_") or name in RESERVED:
+            if name.startswith("_") or name in reserved:
                 raise ValueError(f"a collection cannot have the reserved name {name!r}")
             if definition.type in names:
                 other = names[definition.type]

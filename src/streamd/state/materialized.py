@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from msgspec import UNSET
 
+from streamd.state.definition import CollectionDefinition, StateSchema
 from streamd.state.events import ChangeEvent, StateError
+
+T = TypeVar("T")
 
 MissingValuePolicy = Literal["ignore", "error"]
 
@@ -20,14 +23,18 @@ class MissingValue(StateError):
         super().__init__(f"the {operation} of {event.type!r} {event.key!r} has no value")
 
 
-class MaterializedState:
+class MaterializedState(StateSchema):
     """The values of all entities, by type and key, of any number of types.
+
+    A subclass may list collections. Their rows are attributes of it, as valid values by key, beside
+    what `get` and `get_type` return of all types: JSON as it was sent. A row is checked when it is
+    read, which raises `InvalidValue` if it breaks the schema.
 
     It takes Change Events only: what a Control Event means is the business of the application
     (section 6). With `missing_value="ignore"` an insert or update without a value changes nothing;
     with `"error"` it raises `MissingValue` (section 4.1, rule 2).
 
-    >>> from streamd.state import decode_batch
+    >>> from streamd.state import collection, decode_batch
     >>> state = MaterializedState()
     >>> state.apply_batch(decode_batch(
     ...     b'[{"type":"user","key":"1","value":{"name":"Ann"},"headers":{"operation":"insert"}},'
@@ -37,6 +44,12 @@ class MaterializedState:
     {'name': 'Eve'}
     >>> dict(state.get_type("user"))
     {'1': {'name': 'Eve'}}
+    >>> class Chat(MaterializedState):
+    ...     users = collection(dict[str, str], type="user", key="id")
+    >>> chat = Chat()
+    >>> chat.apply(Chat.users.insert({"id": "1", "name": "Ann"}))
+    >>> chat.users["1"]
+    {'id': '1', 'name': 'Ann'}
     """
 
     def __init__(self, *, missing_value: MissingValuePolicy = "ignore") -> None:
@@ -80,6 +93,9 @@ class MaterializedState:
         """The values of all entities of a type, by key: a view that follows later changes."""
         return _TypeView(self._rows, type_)
 
+    def _rows_of(self, definition: CollectionDefinition[T]) -> Mapping[str, T]:
+        return _CollectionView(self.get_type(definition.type), definition)
+
     @property
     def types(self) -> list[str]:
         """The types that have entities."""
@@ -113,3 +129,28 @@ class _TypeView(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(self._rows.get(self._type, _NONE))
+
+
+class _CollectionView(Mapping[str, T]):
+    """The rows of a collection: the values of its type, checked one by one as they are read."""
+
+    __slots__ = ("_definition", "_values")
+
+    def __init__(self, values: Mapping[str, Any], definition: CollectionDefinition[T]) -> None:
+        self._values = values
+        self._definition = definition
+
+    def __getitem__(self, key: str) -> T:
+        return self._definition.convert(key, self._values[key])
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} rows of {self._definition.type!r}>"

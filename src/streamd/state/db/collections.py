@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from streamd.state.db.feeds import MAX_WAITING, Feed, Feeds
-from streamd.state.definition import CollectionDefinition
 from streamd.state.events import ChangeEvent
 from streamd.state.tables import Table
 
@@ -27,11 +26,6 @@ class Collection(Mapping[str, T]):
         self._table = table
         self._write = write
         self._feeds = feeds
-
-    @property
-    def definition(self) -> CollectionDefinition[T]:
-        """What makes the events of this collection."""
-        return self._table.definition
 
     def __getitem__(self, key: str) -> T:
         return self._table[key]
@@ -62,16 +56,16 @@ class Collection(Mapping[str, T]):
 
     async def insert(self, value: T, *, key: str | None = None) -> str:
         """Add a row."""
-        return await self._write(self.definition.insert(value, key=key))
+        return await self._write(self._table.definition.insert(value, key=key))
 
     async def update(self, value: T, *, key: str | None = None) -> str:
         """Replace a row."""
-        return await self._write(self.definition.update(value, key=key))
+        return await self._write(self._table.definition.update(value, key=key))
 
     async def upsert(self, value: T, *, key: str | None = None) -> str:
         """Add or replace a row."""
-        return await self._write(self.definition.upsert(value, key=key))
+        return await self._write(self._table.definition.upsert(value, key=key))
 
     async def delete(self, key: str) -> str:
         """Remove a row."""
-        return await self._write(self.definition.delete(key))
+        return await self._write(self._table.definition.delete(key))

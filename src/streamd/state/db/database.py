@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from uuid import uuid4
 
 import anyio
@@ -45,22 +45,25 @@ _SMALL_BYTES = 64 * 1024
 _log = logging.getLogger("streamd.state")
 
 
-class StreamDB:
+class StreamDB(StateSchema):
     """The state of a stream: typed collections that follow it, in memory or in SQLite as well.
 
-    As a context manager it follows the stream until the block ends:
+    A subclass lists the collections. As a context manager it follows the stream until the block
+    ends:
+
+        class Chat(StreamDB):
+            users = collection(User, type="user", key="id")
 
         async with AsyncClient(url) as client:
-            async with StreamDB(Chat, client.stream("chats/1")) as db:
+            async with Chat(client.stream("chats/1")) as db:
                 await db.ready()
                 print(db.users["1"])
 
-    Collections are attributes by their names in the schema, `db.users`; `db[Chat.users]` is the
-    same, with its type known to type checkers. With a `store`, rows of an earlier run are there at
-    once, and the stream is read from where that run ended. It works on asyncio and Trio, and
-    belongs to one event loop. With `compact_every_events` it publishes a snapshot for other readers
-    whenever the stream has got about so many messages longer, **which trims the stream**: see
-    `compact`. Replicas that all do so share the work.
+    Type checkers know that `db.users` is a `Collection[User]`. With a `store`, rows of an earlier
+    run are there at once, and the stream is read from where that run ended. It works on asyncio and
+    Trio, and belongs to one event loop. With `compact_every_events` it publishes a snapshot for
+    other readers whenever the stream has got about so many messages longer, **which trims the
+    stream**: see `compact`. Replicas that all do so share the work.
 
     An error that ends it, such as of a policy, of the store, or a stream that is deleted, ends the
     block too and is raised from it.
@@ -68,17 +71,15 @@ class StreamDB:
 
     def __init__(
         self,
-        schema: type[StateSchema],
         stream: AsyncStream,
         *,
         store: SQLite | None = None,
         policies: Policies | None = None,
         compact_every_events: int | None = None,
     ) -> None:
-        self._schema = schema
         self._stream = stream
         self._store = store
-        self._consumer = Consumer(schema, policies or Policies())
+        self._consumer = Consumer(type(self), policies or Policies())
         self._offset = _START
         self._incarnation = ""
         self._compactor: Compactor | None = None
@@ -88,8 +89,8 @@ class StreamDB:
         self._lanes = Lanes(stream)
         self._feeds = Feeds()
         self._collections = {
-            name: Collection(table, self.write, self._feeds)
-            for name, table in self._consumer.tables.items()
+            table.definition: Collection(table, self.write, self._feeds)
+            for table in self._consumer.tables.values()
         }
         self._is_open = False
         self._ready = anyio.Event()
@@ -102,17 +103,8 @@ class StreamDB:
 
     # -- rows --
 
-    def __getattr__(self, name: str) -> Collection[Any]:
-        try:
-            return self.__dict__["_collections"][name]  # type: ignore[no-any-return]
-        except KeyError:
-            raise AttributeError(f"the schema has no collection {name!r}") from None
-
-    def __getitem__(self, definition: CollectionDefinition[T]) -> Collection[T]:
-        for collection in self._collections.values():
-            if collection.definition is definition:
-                return collection
-        raise KeyError(definition.type)
+    def _rows_of(self, definition: CollectionDefinition[T]) -> Collection[T]:
+        return self._collections[definition]
 
     @property
     def offset(self) -> str:
@@ -121,7 +113,7 @@ class StreamDB:
 
     # -- life --
 
-    async def __aenter__(self) -> StreamDB:
+    async def __aenter__(self) -> Self:
         if self._tasks is not None:
             raise StateError("a database is entered once")
         self._writes.check()
@@ -215,8 +207,8 @@ class StreamDB:
             await finish(partial(self._open_store, self._store))
 
     async def _open_store(self, store: SQLite) -> None:
-        kinds = sorted(each.type for each in self._schema.collections.values())
-        schema = msgspec.json.encode([self._schema.version, kinds]).decode()
+        kinds = sorted(each.type for each in self.collections.values())
+        schema = msgspec.json.encode([self.version, kinds]).decode()
         copied = await anyio.to_thread.run_sync(self._load, store, schema)
         self._offset, self._incarnation = copied.next_offset, copied.incarnation
         self._consumer.in_snapshot = copied.in_snapshot
