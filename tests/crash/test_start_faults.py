@@ -167,6 +167,42 @@ def test_a_directory_in_use(tmp_path: Path) -> None:
         assert first.stop() == 0
 
 
+# -- damage ------------------------------------------------------------------------------------
+
+
+def _damage_the_vote(data: Path) -> None:
+    content = bytearray((data / "vote").read_bytes())
+    content[-1] ^= 1
+    (data / "vote").write_bytes(content)
+
+
+def test_a_node_without_peers_whose_vote_is_damaged(data: Path) -> None:
+    """It has data that nobody else has, and only a backup has them, too."""
+    _damage_the_vote(data)
+    server = ServerProcess(data)
+    server.start()
+    assert server.wait() == 1
+    last = server.output.splitlines()[-1]
+    assert f"{data}/vote is damaged. " in last
+    assert "Restore the data directory from a backup" in last
+
+
+def test_a_member_whose_vote_is_damaged(tmp_path: Path) -> None:
+    """An earlier state of its data would have forgotten what it confirmed to the others."""
+    data = tmp_path / "data"
+    member = {
+        "STREAMD_CLUSTER_NAME": "letters",
+        "STREAMD_CLUSTER_INSECURE": "true",
+        "STREAMD_CLUSTER_LISTEN": f"127.0.0.1:{unused_port()}",
+    }
+    with ServerProcess(data, environment=member) as server:
+        assert server.stop() == 0
+    _damage_the_vote(data)
+    server = ServerProcess(data, environment=member)
+    words = (f"{data}/vote is damaged. ", "never used before", "cluster add", "--replacing")
+    _assert_refused(server, *words, status=1)
+
+
 # -- addresses and files of the configuration --------------------------------------------------
 
 _KEYS_OF_ADDRESSES = ("server.listen", "admin.listen", "cluster.listen")

@@ -19,7 +19,7 @@ import pytest
 from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import Entry, HardState
 from streamd.storage import journal, journaled_log
-from streamd.storage.errors import LogCorrupt, StorageError, StorageFailed
+from streamd.storage.errors import DataDamaged, LogCorrupt, StorageFailed
 from streamd.storage.journal import SECTOR_BYTES
 from streamd.storage.journaled_log import JournaledLog
 from streamd.storage.leveldb_log import LevelDBLog
@@ -401,7 +401,7 @@ def test_a_log_without_its_journal_is_refused_or_salvaged(what: str, tmp_path: P
         shutil.copy(other / "log" / "journal", file)
         for name in ("CURRENT", *(each.name for each in (image / "log").glob("*.log"))):
             (image / "log" / name).unlink()
-    with pytest.raises(StorageError, match="Restore the data directory"):
+    with pytest.raises(DataDamaged):
         open_log(copy_in_use(image, tmp_path / "alone"))
 
 

@@ -39,7 +39,7 @@ from streamd.process.malloc import share_one_heap
 from streamd.process.privacy import keep_private
 from streamd.process.redaction import shown
 from streamd.process.threads import in_thread
-from streamd.storage.errors import StorageError
+from streamd.storage.errors import StorageError, in_words
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.fence import fences_of, remove_fence
 
@@ -128,7 +128,9 @@ def failure_of(error: BaseException) -> Failure | None:
     match error:
         case ConfigError() | ColdRefused():
             return Failure(EXIT_USAGE, str(error))
-        case RestoreRefused() | StorageError() | ObjectMissing() | ObjectCorrupt():
+        case StorageError():
+            return Failure(EXIT_REFUSED, in_words(error, is_member=False))
+        case RestoreRefused() | ObjectMissing() | ObjectCorrupt():
             return Failure(EXIT_REFUSED, str(error))
         case ColdError():
             return Failure(EXIT_UNREACHABLE, str(error))

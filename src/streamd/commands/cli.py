@@ -98,13 +98,17 @@ def serve(file: Path | None, flags: Flags) -> None:
     from streamd.process.malloc import share_one_heap
     from streamd.process.privacy import forget_in_environment, keep_private
     from streamd.raft.core import RaftViolation
-    from streamd.storage.errors import StorageError
+    from streamd.storage.errors import StorageError, in_words
+
+    is_member = False
 
     def failure_of(error: BaseException) -> Failure | None:
         match error:
             case ConfigError():
                 return Failure(EXIT_CONFIG, str(error))
-            case StorageError() | RaftViolation() | FormationError():
+            case StorageError():
+                return Failure(EXIT_STORAGE, in_words(error, is_member=is_member))
+            case RaftViolation() | FormationError():
                 return Failure(EXIT_STORAGE, str(error))
             case OSError() if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 return Failure(EXIT_STORAGE, with_cure(error))
@@ -112,6 +116,7 @@ def serve(file: Path | None, flags: Flags) -> None:
 
     with exit_on(failure_of):
         config = load(file, os.environ, flags)
+        is_member = config.cluster.name is not None
         set_up_logging(config.log.format, config.log.level)
         cold = config.cold
         forget_in_environment(

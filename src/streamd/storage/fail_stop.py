@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from streamd.process.cures import cure
-from streamd.storage.errors import RESTORE_HINT, LogCorrupt, StorageError, StorageFailed
+from streamd.storage.errors import LogCorrupt, StorageError, StorageFailed
 
 
 class FailStop:
@@ -46,4 +46,4 @@ def failed(directory: Path, what: str, number: int | None) -> StorageFailed:
 
 def corrupt(directory: Path, what: str) -> LogCorrupt:
     """The error for stored bytes that are not the ones written."""
-    return LogCorrupt(f"{directory} is corrupt: {what}. {RESTORE_HINT}")
+    return LogCorrupt(f"{directory} is corrupt: {what}")

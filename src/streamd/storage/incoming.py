@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from streamd.storage.binding import plyvel
-from streamd.storage.errors import RESTORE_HINT, LogCorrupt, StorageError
+from streamd.storage.errors import LogCorrupt, StorageError
 from streamd.storage.files import is_there, sync_directory
 from streamd.storage.leveldb import LevelDBFailStop
 from streamd.storage.raft_snapshots import Piece, SnapshotMeta, piece_crc, put_rows
@@ -33,7 +33,7 @@ class SnapshotDamaged(Exception):
 def check_installed(state: StateStore) -> None:
     """Raises `LogCorrupt` for the state of a Raft snapshot that has since lost its end."""
     if state.get(_PROGRESS_KEY) is not None:
-        raise LogCorrupt(f"the state is damaged: its Raft snapshot is incomplete. {RESTORE_HINT}")
+        raise LogCorrupt("the state is damaged: its Raft snapshot is incomplete")
 
 
 class _Progress(msgspec.Struct, array_like=True):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from streamd.process.cures import cure, number_in, with_cure
 from streamd.storage.binding import plyvel
-from streamd.storage.errors import RESTORE_HINT, StorageFailed
+from streamd.storage.errors import DatabaseDamaged, StorageFailed
 from streamd.storage.fail_stop import FailStop, corrupt, failed
 from streamd.storage.files import is_there, sync_directory
 from streamd.storage.tears import IsKey, cut_torn_tails, cut_unproved_batches
@@ -63,9 +63,9 @@ def open_database(
         text = _text(error)
         number = number_in(text)
         # LevelDB reports a missing or damaged MANIFEST or CURRENT as an invalid argument.
-        is_damage = number in (None, errno.ENOENT, errno.EINVAL)
-        advice = RESTORE_HINT if is_damage else cure(number)
-        raise StorageFailed(f"{directory} cannot be opened: {text}. {advice}") from error
+        if number in (None, errno.ENOENT, errno.EINVAL):
+            raise DatabaseDamaged(f"{directory} cannot be opened: {text}") from error
+        raise StorageFailed(f"{directory} cannot be opened: {text}. {cure(number)}") from error
     except OSError as error:
         raise StorageFailed(f"{directory} cannot be opened: {with_cure(error)}") from error
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import Entry, HardState
-from streamd.storage.errors import RESTORE_HINT, LogCorrupt
+from streamd.storage.errors import LogCorrupt
 from streamd.storage.journaled_log import JournaledLog
 from streamd.storage.leveldb_log import MAX_INDEX
 
@@ -105,11 +105,8 @@ def proved(
         missing = last.index + 1
         if entry.index != missing or (last := last.next(group_id, entry)) != stored:
             raise LogCorrupt(
-                f"entry {missing} of the log in {engine.directory} is missing or damaged. "
-                f"{RESTORE_HINT}"
+                f"entry {missing} of the log in {engine.directory} is missing or damaged"
             )
         yield entry, last
     if hi != MAX_INDEX and last.index + 1 < hi:
-        raise LogCorrupt(
-            f"entry {last.index + 1} of the log in {engine.directory} is missing. {RESTORE_HINT}"
-        )
+        raise LogCorrupt(f"entry {last.index + 1} of the log in {engine.directory} is missing")

@@ -13,7 +13,7 @@ from pathlib import Path
 from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import Entry, HardState
 from streamd.storage.entry_cache import EntryCache, fitting
-from streamd.storage.errors import RESTORE_HINT, LogBelowFloor, LogCorrupt, StateLagsLog
+from streamd.storage.errors import LogBelowFloor, LogCorrupt, StateLagsLog
 from streamd.storage.fail_stop import FailStop
 from streamd.storage.files import is_there
 from streamd.storage.log_engine import OpenEngine, open_engine, proved
@@ -225,7 +225,7 @@ class LogStore:
         if applied_index < self._base.index:
             raise StateLagsLog(
                 f"the state ends at entry {applied_index}, but the log in "
-                f"{self._files.directory} begins after entry {self._base.index}. {RESTORE_HINT}"
+                f"{self._files.directory} begins after entry {self._base.index}"
             )
 
     def fit_to_state(self, applied_index: int, applied_term: int) -> None:
@@ -239,7 +239,7 @@ class LogStore:
         if self._alone:
             raise LogBelowFloor(
                 f"the log in {self._files.directory} ends at entry {self._last.index}, but "
-                f"entries up to {applied_index} were applied. {RESTORE_HINT}"
+                f"entries up to {applied_index} were applied"
             )
         with self._fail_stop.guarding():
             self.lost_below = self._evidence.note_lost(
@@ -278,7 +278,7 @@ class LogStore:
         if self.lost_below is not None and self._alone:
             raise LogBelowFloor(
                 f"the log in {self._files.directory} has lost entries up to "
-                f"{self.lost_below.index}: acknowledged writes may be missing. {RESTORE_HINT}"
+                f"{self.lost_below.index}: acknowledged writes may be missing"
             )
         self._base = self._engine.base()
         self._floor = self._evidence.floor()
@@ -291,13 +291,12 @@ class LogStore:
             if position.index == self._floor.index and position != self._floor:
                 raise LogCorrupt(
                     f"entry {entry.index} of the log in {self._files.directory} is not the one "
-                    f"that was known to be there. {RESTORE_HINT}"
+                    f"that was known to be there"
                 )
         if self._last.index < self._floor.index:
             raise LogBelowFloor(
                 f"the log in {self._files.directory} ends at entry {self._last.index}, but entry "
-                f"{self._floor.index} had been stored: acknowledged writes are missing. "
-                f"{RESTORE_HINT}"
+                f"{self._floor.index} had been stored: acknowledged writes are missing"
             )
         self._load_hard_state()
 
@@ -314,9 +313,7 @@ class LogStore:
             return self._base
         position = self._engine.position(index)
         if position is None:
-            raise LogCorrupt(
-                f"entry {index} of the log in {self._files.directory} is missing. {RESTORE_HINT}"
-            )
+            raise LogCorrupt(f"entry {index} of the log in {self._files.directory} is missing")
         return position
 
     def _lower_end(self, index: int) -> range:

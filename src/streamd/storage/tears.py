@@ -16,7 +16,7 @@ from struct import Struct
 
 import structlog
 
-from streamd.storage.errors import RESTORE_HINT, LogCorrupt
+from streamd.storage.errors import LogCorrupt
 from streamd.storage.files import cut_durably, is_there, remove_durably, write_durably
 from streamd.storage.wal import Damaged, Records, whole_size
 
@@ -52,7 +52,7 @@ def cut_torn_tails(directory: Path, is_key: IsKey | None) -> None:
     content = manifest.read_bytes()
     size, damage = _whole_size(content, edits)
     if damage:
-        raise LogCorrupt(f"{manifest} is corrupt: {damage}. {RESTORE_HINT}")
+        raise LogCorrupt(f"{manifest} is corrupt: {damage}")
     if not edits.count:
         _undo_creation(directory, manifest)
         return
@@ -65,7 +65,7 @@ def cut_torn_tails(directory: Path, is_key: IsKey | None) -> None:
         if size < len(content) and file is not logs[-1][0]:
             damage = damage or f"it ends at byte {size}"
         if damage and is_key is not None:
-            raise LogCorrupt(f"{file} is corrupt: {damage}. {RESTORE_HINT}")
+            raise LogCorrupt(f"{file} is corrupt: {damage}")
         if cuts or damage or size < len(content):
             cuts.append((file, content, size))
     if is_key is None and batches.fall_short:
@@ -226,7 +226,7 @@ def _undo_creation(directory: Path, manifest: Path) -> None:
     before the database is open.
     """
     if manifest.name != "MANIFEST-000001" or any(directory.glob("*.ldb")):
-        raise LogCorrupt(f"{manifest} is corrupt: no record in it is whole. {RESTORE_HINT}")
+        raise LogCorrupt(f"{manifest} is corrupt: no record in it is whole")
     for file in directory.glob("*.log"):
         file.unlink()
     remove_durably(directory / _CURRENT)
