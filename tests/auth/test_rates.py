@@ -162,6 +162,50 @@ def test_the_longest_wait_counts() -> None:
     assert take([account], START_NS, 0, reads=False) is None
 
 
+@pytest.mark.parametrize(
+    "short",
+    [Limits(bytes_in_per_s=100), Limits(bytes_out_per_s=1)],
+    ids=["its body is too large for now", "earlier answers are owed"],
+)
+def test_a_refused_request_costs_nothing_of_what_was_not_short(short: Limits) -> None:
+    account = Account("identity", short._replace(requests_per_s=1), START_NS)
+    for bucket in (account.bytes_in, account.bytes_out):
+        if bucket is not None:
+            bucket.spend(200)
+    assert not account.take(START_NS, 50, reads=True)
+    assert account.requests is not None
+    assert account.requests.wait_ns(START_NS, 1) == 0
+
+
+def test_a_body_that_is_longer_than_announced_is_owed_and_a_shorter_one_given_back() -> None:
+    account = Account("identity", Limits(bytes_in_per_s=100), START_NS)
+    assert account.take(START_NS, 50, reads=False)
+    account.spend_in(150)
+    assert account.bytes_in is not None
+    assert account.bytes_in.wait_ns(START_NS, 100) == 2 * NS_PER_S
+    account.spend_in(-100)
+    assert account.bytes_in.wait_ns(START_NS, 100) == NS_PER_S
+    unlimited = Account("identity", Limits(), START_NS)
+    unlimited.spend_in(1 << 60)
+    assert unlimited.take(START_NS, 1 << 60, reads=True)
+
+
+@pytest.mark.parametrize("kind", ["live_readers", "connections"])
+def test_as_many_as_the_limit_says_are_not_too_many(kind: str) -> None:
+    account = Account("identity", Limits()._replace(**{kind: 2}), START_NS)
+    assert account.too_many(kind, 1) is None
+    assert account.too_many(kind, 2) == Shortage("identity", kind, 2)
+    assert Account("identity", Limits(), START_NS).too_many(kind, 1 << 60) is None
+
+
+def test_another_rate_holds_from_now_on_for_what_is_left() -> None:
+    account = Account("identity", Limits(requests_per_s=1), START_NS)
+    assert account.take(START_NS, 0, reads=False)
+    account.change_limits(Limits(requests_per_s=10), START_NS)
+    assert not account.take(START_NS, 0, reads=False)
+    assert account.take(START_NS + NS_PER_S // 10, 0, reads=False)
+
+
 KEYS = st.sampled_from("abcdef")
 
 

@@ -353,6 +353,27 @@ def test_a_url_that_cannot_be_signed_is_refused_with_the_reason(url: str, why: s
         signed_urls.host_and_path(url)
 
 
+@pytest.mark.parametrize("query", ["", "?offset=-1"])
+def test_a_signed_url_permits_what_it_was_signed_for(query: str) -> None:
+    url = signed_urls.signed_url(TOKEN, f"http://h:1/a%20b{query}", ["PUT", "GET"], 99)
+    value = signed_urls.value_in(url.partition("?")[2].encode())
+    assert value is not None
+    assert url == f"http://h:1/a%20b{query}{'&' if query else '?'}signed={value.decode()}"
+    found, token = signed_urls.parse(value), tokens.parse_token(TOKEN)
+    assert found is not None
+    assert token is not None
+    grant = found.grant(b"h:1", b"/a b")
+    assert grant == Grant(token.token_id, 99, ("GET", "PUT"), b"h:1", b"/a b", False)
+    assert signed_urls.is_signed(signed_urls.public_key_of(TOKEN), grant, found.signature)
+
+
+def test_only_tokens_sign_and_only_the_methods_of_streams() -> None:
+    with pytest.raises(ValueError, match="only a token of streamd's own"):
+        signed_urls.signed_url(b"ey.a.jwt", "http://h/a", ["GET"], 99)
+    with pytest.raises(ValueError, match="the methods that can be signed are"):
+        signed_urls.signed_url(TOKEN, "http://h/a", ["PATCH"], 99)
+
+
 def test_a_process_that_signs_nothing_does_not_load_the_library() -> None:
     program = "import sys, streamd.app; print('cryptography' in sys.modules)"
     ran = subprocess.run(

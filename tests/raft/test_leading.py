@@ -152,3 +152,25 @@ def test_a_node_that_may_not_vote_ignores_the_request_to_campaign() -> None:
     node.core.step(TimeoutNow(1, 9, node.core.term))
     settle(node)
     assert (node.core.role, node.outbox) == (Role.FOLLOWER, [])
+
+
+def test_a_commit_is_news_until_it_is_announced_to_the_followers() -> None:
+    leader = leader_of_three()
+    core = leader.core
+    assert not core.has_news
+    core.step(AppendAccepted(2, 1, core.term, 2))
+    assert core.has_news
+    assert core.ready(announce=False) is not None
+    assert core.has_news
+    core.ready()
+    assert not core.has_news
+
+
+def test_a_leader_without_followers_has_no_news_and_no_follower_has_any() -> None:
+    alone = lone_leader()
+    alone.core.propose([b"x"])
+    settle(alone)
+    assert alone.core.commit_index == alone.core.last_index
+    assert not alone.core.has_news
+    follower = SimulatedNode(1, bootstrapped_disk([1, 2, 3]), Settings(), Random(1))
+    assert not follower.core.has_news

@@ -248,3 +248,10 @@ def test_text_is_kept_as_it_was_sent() -> None:
     (step,) = consumer().plan(b"[%b]" % event).steps
     assert step.text == text
     assert json.loads(text)["n"] == step.value["n"]
+
+
+def test_a_table_is_found_by_the_type_of_its_entities() -> None:
+    chat = consumer()
+    for table in chat.tables.values():
+        assert chat.table_of(table.type) is table
+    assert chat.table_of("unheard of") is None

@@ -270,3 +270,17 @@ def test_a_row_of_a_materialized_state_is_checked_when_it_is_read() -> None:
     assert "2" in chat.users
     with pytest.raises(InvalidValue):
         chat.users["2"]
+
+
+def test_an_invalid_value_of_a_schema_of_an_application_arrives_as_it_was_raised() -> None:
+    """It may be of a subclass that the application knows."""
+
+    class TooYoung(InvalidValue):
+        pass
+
+    class Adult(Upper):
+        def validate(self, value: Any) -> Any:
+            raise TooYoung("a child")
+
+    with pytest.raises(TooYoung, match="a child"):
+        collection(Adult(), type="user", key="id").decode("1", b'{"id":"1","name":"Ann"}')

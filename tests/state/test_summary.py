@@ -72,3 +72,16 @@ def test_a_number_beyond_all_floats_leaves_the_snapshot_json() -> None:
     assert again.snapshot("1") == snapshot
     assert b"Infinity" not in snapshot
     assert snapshot.count(b"[1e999,1.10]") >= 2
+
+
+def test_summaries_are_equal_by_what_was_sent_and_not_by_how_it_came() -> None:
+    one, other = Summary(), Summary()
+    one.apply(
+        batch(change("insert", "1", 5), change("insert", "2", 6), change("delete", "2", None))
+    )
+    assert not one.equals(other)
+    other.apply(batch(change("insert", "1", 4)))
+    assert not one.equals(other)
+    other.apply(batch(change("update", "1", 5)))
+    assert one.equals(other)
+    assert one.size == other.size

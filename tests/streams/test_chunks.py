@@ -301,3 +301,14 @@ def test_a_digest_depends_on_positions_borders_and_bytes(other: Chunk) -> None:
 
 def test_appends_of_one_record_each_may_be_left_out() -> None:
     assert Chunk(0, 0, [1, 1], [1, 1], b"ab").digest() == Chunk(0, 0, [1, 1], [], b"ab").digest()
+
+
+def test_chunks_of_many_records_are_found_by_their_records_however_many_are_read() -> None:
+    """Where their records begin is remembered for a few of them; the others are counted again."""
+    lengths = [1 + number % 3 for number in range(3000)]
+    chunks = [
+        Chunk(0, 0, [start, *lengths], [], bytes(start + sum(lengths))) for start in range(1, 41)
+    ]
+    for start, chunk in [*enumerate(chunks, 1)] * 2:
+        for count in (1, 1024, 1025, 2048, 3001):
+            assert chunk.bytes_before(count) == start + sum(lengths[: count - 1])

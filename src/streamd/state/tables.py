@@ -16,14 +16,8 @@ from streamd.state.definition import CollectionDefinition
 T = TypeVar("T")
 
 
-class _Absent:
-    """What a key has that has no row."""
-
-    def __repr__(self) -> str:
-        return "ABSENT"
-
-
-ABSENT: Any = _Absent()
+# What a key has that has no row.
+ABSENT: Any = object()
 _UNHASHABLE = object()
 
 
