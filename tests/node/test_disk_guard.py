@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -220,6 +221,39 @@ def test_a_disk_that_fills_up_refuses_writes_serves_reads_and_recovers(
             if read.headers.get("Stream-Up-To-Date") == "true":
                 break
         assert content == (kept + 1) * 100_000
+
+
+def _answer_to_the_head(url: str, *lines: str) -> bytes:
+    """The first bytes of the answer to a request of which only the head is sent."""
+    port = httpx.URL(url).port or 0
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as raw:
+        raw.sendall("\r\n".join([*lines, f"Host: 127.0.0.1:{port}", "", ""]).encode())
+        return raw.recv(4096)
+
+
+def test_a_large_body_is_refused_before_it_is_sent(disk: Path) -> None:
+    """But not a repetition of a write that was taken while there was room."""
+    large = ["Content-Type: text/plain", "Content-Length: 16000000"]
+    producer = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
+    with ServerProcess(disk / "data") as server:
+        url = f"{server.url}/boxes/a"
+        assert httpx.put(f"{server.url}/boxes").status_code == 201
+        assert httpx.put(url, headers=_TEXT).status_code == 201
+        first = httpx.post(url, headers={**_TEXT, **producer}, content=b"a" * 100_000)
+        assert first.status_code == 200
+        assert server.stop() == 0
+    variables = {"STREAMD_STORAGE_MIN_FREE_BYTES": str(1024 * _MIB)}
+    with ServerProcess(disk / "data", environment=variables) as server:
+        for line in ("POST /boxes/a", "PUT /boxes/b", "POST /boxes/a/append-batch"):
+            answer = _answer_to_the_head(server.url, f"{line} HTTP/1.1", *large)
+            assert answer.startswith(b"HTTP/1.1 507 "), (line, answer)
+            assert b"DISK_LOW" in answer
+        again = httpx.post(
+            f"{server.url}/boxes/a", headers={**_TEXT, **producer}, content=b"a" * 100_000
+        )
+        assert again.status_code == 204
+        missing = httpx.post(f"{server.url}/boxes/missing", headers=_TEXT, content=b"a" * 100_000)
+        assert missing.status_code == 404
 
 
 def test_a_node_that_starts_on_a_disk_without_room_refuses_writes_at_once(disk: Path) -> None:

@@ -114,11 +114,21 @@ class Admission:
         if not self._core.leader_id and (found := self._peers.outsider()) is not None:
             raise NotAMember(found.code, found.advice)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether bytes that come to this node are taken, as far as it decides: if it leads."""
+        return not (self._takes_no_bytes and self._leads)
+
+    def must_have_room(self) -> None:
+        """Raises `NoRoom` without `has_room`."""
+        if not self.has_room:
+            raise bytes_refused(is_disk_low=self.is_disk_low)
+
     def _add(self, proposal: Proposal) -> None:
         if type(proposal.command) is Append and proposal.command.producer is not None:
             proposal.command = self._counted(proposal.command, proposal.command.producer)
-        if self._takes_no_bytes and self._leads and brings_bytes(proposal.command):
-            raise bytes_refused(is_disk_low=self.is_disk_low)
+        if brings_bytes(proposal.command):
+            self.must_have_room()
         self._drafting.add(proposal)
 
     def _counted(self, command: Append, stamp: ProducerStamp) -> Append:

@@ -17,6 +17,7 @@ from streamd.group.proposals import (
     DISK_LOW,
     Awaited,
     DiskLow,
+    NoRoom,
     OutcomeUnknown,
     Proposal,
     Unavailable,
@@ -222,10 +223,10 @@ def _end_call(package: OwnPackage) -> None:
 HOT_TIER_FULL = "the hot tier is full: the cold store is not accepting flushes"
 
 
-def bytes_refused(*, is_disk_low: bool) -> Unavailable:
+def bytes_refused(*, is_disk_low: bool) -> NoRoom:
     """The error for bytes that a leader does not take, for want of space on its disk or else in
     the hot tier."""
-    return DiskLow(DISK_LOW) if is_disk_low else Unavailable(HOT_TIER_FULL)
+    return DiskLow(DISK_LOW) if is_disk_low else NoRoom(HOT_TIER_FULL)
 
 
 class ForeignPackage(Awaited[list[Outcome]]):

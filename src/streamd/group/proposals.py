@@ -46,8 +46,12 @@ class NotAMember(Unavailable):
         self.code = code
 
 
-class DiskLow(Unavailable):
-    """The command brings bytes, and the leader's disk has no room for more; see `DISK_LOW`."""
+class NoRoom(Unavailable):
+    """The command brings bytes, and the leader has no room for more."""
+
+
+class DiskLow(NoRoom):
+    """As `NoRoom`, because the leader's disk is nearly full; see `DISK_LOW`."""
 
 
 # Between processes an error is its text, so this one is recognised by it.

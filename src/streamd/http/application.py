@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import trio
 
 from streamd.auth.identity import SignedIdentity
-from streamd.group.proposals import Unavailable
+from streamd.group.proposals import NoRoom, Unavailable
 from streamd.http.access import needs
 from streamd.http.access.auditor import Auditor
 from streamd.http.access.needs import Need, NeedsOf
@@ -43,7 +43,7 @@ from streamd.http.protocol.routing import (
     takes_pieces,
 )
 from streamd.http.streams import batches, bootstrap, buckets, reading, snapshots, writes
-from streamd.http.streams.large_writes import refusal_by_quota
+from streamd.http.streams.large_writes import refusal_of_large_write
 from streamd.http.streams.reading import LongPoll
 from streamd.http.streams.service import Service
 from streamd.http.streams.writes import Write
@@ -213,7 +213,9 @@ class StreamApplication:
             return None
         started = trio.current_time()
         try:
-            response = await refusal_by_quota(self._service, request, route)
+            response = await refusal_of_large_write(self._service, request, route)
+        except NoRoom as error:
+            response = self._answers.refusal(error)
         except REFUSALS:
             return None  # The handler raises it, or knows more by then.
         if response is not None:

@@ -1,8 +1,10 @@
-"""Refuses a large write by a quota when only its head has come.
+"""Refuses a large write that cannot be kept when only its head has come.
 
-A body that cannot be kept need not be received. The Content-Length says how much is certainly to be
-kept: of a JSON body nearly nothing, because white space is not. Whatever else may be wrong with the
-write, and all that depends on its body, waits for the body.
+A body that cannot be kept need not be received: a quota may have no room for it, or the leader's
+disk none for anybody's. The Content-Length says how much is certainly to be kept: of a JSON body
+nearly nothing, because white space is not. Whatever else may be wrong with the write, and all that
+depends on its body, waits for the body. So does all that another node decides: a follower does not
+know how full its leader's disk is.
 """
 
 from __future__ import annotations
@@ -19,19 +21,31 @@ from streamd.streams import quotas
 from streamd.streams.content import JSON_SEPARATOR, Records, is_json
 
 
-async def refusal_by_quota(service: Service, request: Request, route: Route) -> Response | None:
-    """The answer to a write that a quota refuses whatever its body is; None leaves it to the
-    handler. Raises `BadRequest`, `Unavailable`."""
-    length = request.headers.get(b"content-length", b"")
-    if not service.node.group.state.limits.quotas or not length.isdigit():
+async def refusal_of_large_write(
+    service: Service, request: Request, route: Route
+) -> Response | None:
+    """The answer to a write that is refused whatever its body is; None leaves it to the handler.
+
+    Raises `NoRoom` for a write that this node would take, had it room for its bytes. Repetitions
+    and writes that are refused for another reason bring none, and get their own answers. Raises
+    `BadRequest`, `Unavailable`.
+    """
+    group = service.node.group
+    if group.admission.has_room and not group.state.limits.quotas:
         return None
-    if int(length) <= SMALL_WRITE_BYTES or CONTENT_ENCODING.key in request.headers:
+    length = request.headers.get(b"content-length", b"")
+    if not length.isdigit() or int(length) <= SMALL_WRITE_BYTES:
+        return None
+    if CONTENT_ENCODING.key in request.headers:
         return None
     write = _least_write(request, route, int(length))
-    outcome = None if write is None else await service.node.foresight.outcome(write.command)
-    if write is None or outcome is None or outcome.result not in quotas.REFUSALS:
+    if write is None:
         return None
-    return write.answer(outcome)
+    outcome = await service.node.foresight.outcome(write.command)
+    if outcome is None:
+        group.admission.must_have_room()
+        return None
+    return write.answer(outcome) if outcome.result in quotas.REFUSALS else None
 
 
 def _least_write(request: Request, route: Route, length: int) -> Write | None:
