@@ -8,6 +8,7 @@ caller makes sure that the store has what the page must show.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import msgspec
 
@@ -40,14 +41,11 @@ class ListQuery(msgspec.Struct, frozen=True):
 
     def ranges(self) -> Iterator[tuple[bytes, bytes]]:
         """The half-open ranges of rows to look at, in order."""
-        for longer, is_prefix in _wanted(self.prefix, self.after, self.within):
+        for name, is_prefix in _wanted(self.prefix, self.after, self.within):
             if is_prefix:
-                start, stop = keys.stream_range(self.bucket, longer, self.after)
-                if start < stop:
-                    yield start, stop
+                yield from _if_any(*keys.stream_range(self.bucket, name, self.after))
             else:
-                row = keys.STREAM + keys.stream_key(self.bucket, longer)
-                yield row, row + b"\0"
+                yield _only(keys.STREAM + keys.stream_key(self.bucket, name))
 
 
 class BucketQuery(msgspec.Struct, frozen=True):
@@ -60,14 +58,22 @@ class BucketQuery(msgspec.Struct, frozen=True):
 
     def ranges(self) -> Iterator[tuple[bytes, bytes]]:
         """The half-open ranges of rows to look at, in order."""
-        for longer, is_prefix in _wanted(self.prefix, self.after, self.within):
+        for name, is_prefix in _wanted(self.prefix, self.after, self.within):
             if is_prefix:
-                start, stop = keys.bucket_range(longer, self.after)
-                if start < stop:
-                    yield start, stop
+                yield from _if_any(*keys.bucket_range(name, self.after))
             else:
-                row = keys.BUCKET + longer
-                yield row, row + b"\0"
+                yield _only(keys.BUCKET + name)
+
+
+def _only(row: bytes) -> tuple[bytes, bytes]:
+    """The range of a single row."""
+    return row, row + b"\0"
+
+
+def _if_any(start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """A range, unless it is empty."""
+    if start < stop:
+        yield start, stop
 
 
 def _wanted(prefix: bytes, after: bytes, within: Iterable[NamePattern]) -> Iterator[NamePattern]:
@@ -130,7 +136,7 @@ class Page(msgspec.Struct):
 def list_buckets(store: KeyValue, query: BucketQuery) -> BucketPage:
     """The page that `query` asks for, shorter than asked for only at the end. Blocks."""
     page = BucketPage([])
-    for row, raw in _bucket_rows(store, query):
+    for row, raw in chain.from_iterable(_rows(store, query.ranges(), query.limit)):
         if len(page.buckets) == query.limit:
             page.has_more = True
             break
@@ -140,12 +146,16 @@ def list_buckets(store: KeyValue, query: BucketQuery) -> BucketPage:
     return page
 
 
-def _bucket_rows(store: KeyValue, query: BucketQuery) -> Iterator[tuple[bytes, bytes]]:
-    wanted = min(query.limit + 1, _ROWS_AT_ONCE)
-    for start, stop in query.ranges():
+def _rows(
+    store: KeyValue, ranges: Iterable[tuple[bytes, bytes]], limit: int
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """The rows in these ranges, a few at a time: first those of a page of `limit`."""
+    for start, stop in ranges:
+        wanted = min(limit + 1, _ROWS_AT_ONCE)
         while rows := store.scan(start, stop, limit=wanted, max_bytes=_BYTES_AT_ONCE):
-            yield from rows
+            yield rows
             start = rows[-1][0] + b"\0"
+            wanted = min(wanted * 2, _ROWS_AT_ONCE)
 
 
 def list_streams(store: KeyValue, query: ListQuery, log_ms: int) -> Page:
@@ -154,30 +164,17 @@ def list_streams(store: KeyValue, query: ListQuery, log_ms: int) -> Page:
     It is shorter than asked for only at the end, or after `MAX_ROWS` rows. Blocks.
     """
     page = Page([], [])
-    for start, stop in query.ranges():
-        if page.has_more:
-            break
-        _list_range(store, query, log_ms, page, start, stop)
-    return page
-
-
-def _list_range(
-    store: KeyValue, query: ListQuery, log_ms: int, page: Page, start: bytes, stop: bytes
-) -> None:
-    """Put the streams in a range of rows on the page."""
-    wanted = min(query.limit + 1, _ROWS_AT_ONCE)
-    while rows := store.scan(start, stop, limit=wanted, max_bytes=_BYTES_AT_ONCE):
+    for rows in _rows(store, query.ranges(), query.limit):
         page.rows += len(rows)
         for row, raw in rows:
             if not _take(page, query.limit, keys.name_of(row), raw, log_ms):
                 page.has_more = True
-                return
+                return page
         if page.rows >= MAX_ROWS:
             page.has_more = True
             page.cursor = keys.name_of(rows[-1][0])
-            return
-        start = rows[-1][0] + b"\0"
-        wanted = min(wanted * 2, _ROWS_AT_ONCE)
+            return page
+    return page
 
 
 def _take(page: Page, limit: int, name: bytes, raw: bytes, log_ms: int) -> bool:
