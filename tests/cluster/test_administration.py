@@ -396,6 +396,34 @@ def test_a_learner_that_came_back_with_an_earlier_release_is_not_promoted(
     play(scenario)
 
 
+def test_a_member_that_came_back_with_an_earlier_release_is_named(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot read the log: what it lacks is told by those that have met it."""
+    log_formats: dict[int, int] = {}
+    run_an_earlier_release(monkeypatch, log_formats, {})
+
+    async def scenario(machines: Machines) -> None:
+        first, second, third = await all_ready(machines)
+        await wait_until(lambda: all(m.metrics.sessions_opened > 0 for m in machines.all))
+        assert lacks_at(first) == {}
+        assert status.too_old_members(first.node) == 0
+        await third.kill()
+        log_formats[third.node_id] = 0
+        machines.start(third)
+        expected = {third.node_id: "sessions between nodes"}
+        await wait_until(lambda: lacks_at(first) == lacks_at(second) == expected)
+        assert status.too_old_members(first.node) == 1
+
+    play(scenario)
+
+
+def lacks_at(machine: Machine) -> dict[int, str]:
+    """What members lack, by id, as a machine reports it."""
+    members = status.report(machine.node)["members"]
+    return {member["node_id"]: member["lacks"] for member in members if "lacks" in member}
+
+
 def test_until_the_last_member_is_upgraded_its_release_may_still_be_added(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,12 @@ class LogFormats:
         common = min([LOG_FORMAT, *(found for found in known if found is not None)])
         return max(common, self.in_use)
 
+    def lacked_by(self, node_id: int) -> str:
+        """In words, what the log uses and another member does not understand, which came back with
+        an earlier release; empty if it lacks nothing, or this node has not met it."""
+        understood = self._peers.log_format_of(node_id)
+        return "" if understood is None else lacking(understood, self.in_use)
+
 
 def lacking(understood: int, needed: int) -> str:
     """In words, what a node lacks that understands the log only up to a format."""

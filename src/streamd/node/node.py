@@ -96,7 +96,7 @@ class Node:
             nonce=random.getrandbits(63),
             group_id=stores.group_id,
         )
-        self._log_formats = LogFormats(self.group, state, cluster or NoPeers())
+        self.log_formats = LogFormats(self.group, state, cluster or NoPeers())
         self.disk = self._disk_guard(storage, disk_space)
         self.saver = self._saver(random)
         self.archive: Archive | None = None
@@ -284,11 +284,11 @@ class Node:
     def may_have_tokens(self) -> bool:
         """Whether all members understand commands about tokens, which releases before them did
         not."""
-        return self._log_formats.may_use(TOKENS_FORMAT)
+        return self.log_formats.may_use(TOKENS_FORMAT)
 
     def may_have_limits(self) -> bool:
         """As `may_have_tokens`, for limits."""
-        return self._log_formats.may_use(LIMITS_FORMAT)
+        return self.log_formats.may_use(LIMITS_FORMAT)
 
     def is_ready(self) -> bool:
         """Whether the node leads or follows, and its state is as new as it can be."""

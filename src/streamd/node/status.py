@@ -73,10 +73,18 @@ def _members(node: Node, cluster: Cluster) -> list[dict[str, object]]:
             member["flow"] = peer.state
             member["last_contact_ms"] = _last_contact_ms(node, peer)
         member["version"] = _version(node, node_id, connections)
+        if lacked := node.log_formats.lacked_by(node_id):
+            member["lacks"] = lacked
         if node_id in connections:
             member["connected"] = connections[node_id].connected
         members.append(member)
     return members
+
+
+def too_old_members(node: Node) -> int:
+    """How many members run a release that does not understand the log, so far as is known."""
+    members = node.group.configuration.members() - {node.group.node_id}
+    return sum(bool(node.log_formats.lacked_by(one)) for one in members)
 
 
 def _version(node: Node, node_id: int, connections: Mapping[int, PeerConnection]) -> str:
@@ -124,6 +132,11 @@ def export(node: Node, metrics: Metrics) -> None:
     if node.disk.is_on:
         node.disk.export(metrics)
     if node.cluster is not None:
+        gauge(
+            "members_too_old",
+            "Members that run a release which does not understand the log.",
+            lambda: too_old_members(node),
+        )
         _export_progress(node, metrics)
         _export_connections(node.cluster, metrics)
 

@@ -72,6 +72,7 @@ _MEMBER = _closed(
         "flow": {"type": "string"},
         "last_contact_ms": _COUNT,
         "connected": {"type": "boolean"},
+        "lacks": {"type": "string"},
     },
 )
 
