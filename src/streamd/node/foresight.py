@@ -1,7 +1,9 @@
 """Large writes that would change nothing are answered without the log.
 
 The log would carry them to all members, body and all, only for the machine to refuse them. Small
-ones do go through the log, where an entry has room for many: asking first would cost more.
+ones do go through the log: a refused append of 100 bytes leaves some 150 there. This node's state
+alone must not refuse one, because it may lack a write that made room, a client's own last one too;
+to bring it up to date first puts a command in the log (`Sweep`) and takes as long as the append.
 """
 
 from __future__ import annotations
