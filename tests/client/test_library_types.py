@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import streamd.client as library
-from streamd.client import asynchronous, blocking, producing
+from streamd.client import asynchronous, blocking, producing, stream
 from tests.support.server_process import ServerProcess
 from tests.support.type_checking import type_errors
 
@@ -91,7 +91,7 @@ def test_the_examples_of_docstrings_do_what_they_show(tmp_path: Path) -> None:
     said: list[str] = []
     shown = set()
     with ServerProcess(tmp_path / "data") as server:
-        for module in (blocking, producing, asynchronous):
+        for module in (blocking, stream, producing, asynchronous):
             for test in finder.find(module):
                 for example in test.examples:
                     example.source = example.source.replace("http://127.0.0.1:4437", server.url)

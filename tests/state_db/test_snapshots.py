@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from streamd.client import AsyncClient, BadName, OffsetGone
-from streamd.client.asynchronous import AsyncSnapshots
+from streamd.client.async_stream import AsyncSnapshots
 from streamd.state import StateError
 from streamd.state.consumer import Plan
 from streamd.state.db import ForeignSnapshot, Overtaken, SQLite, compact

@@ -13,10 +13,10 @@ to use them.
             print(message)
 
 How it is built. All decisions are flows without I/O in `core`: what is sent, when, how often and to
-which node. `driving` and `async_driving` carry flows out with httpx, and `blocking` and
-`asynchronous` are the classes that users see, one line a method; `producing` and `async_producing`
-send a producer's batches. `errors` has an exception for each stable code, `values` what methods
-return, `epochs` where producers keep theirs.
+which node. `driving` and `async_driving` carry flows out with httpx. `blocking` and `stream`,
+`asynchronous` and `async_stream` are the classes that users see, one line a method; `producing` and
+`async_producing` send a producer's batches. `errors` has an exception for each stable code,
+`values` what methods return, `epochs` where producers keep theirs.
 
 Invariants:
 
@@ -38,7 +38,7 @@ and `multipart` are our own.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from streamd.client.blocking import Bucket, Client, Snapshots, Stream
+from streamd.client.blocking import Bucket, Client
 from streamd.client.core.reading import Live
 from streamd.client.core.steps import Answer
 from streamd.client.epochs import ClockEpochs, Epochs, FileEpochs, MemoryEpochs
@@ -74,6 +74,7 @@ from streamd.client.errors import (
 from streamd.client.limits import time_limit
 from streamd.client.names import BadName
 from streamd.client.producing import Producer
+from streamd.client.stream import Snapshots, Stream
 from streamd.client.values import (
     NOW,
     START,
@@ -89,12 +90,8 @@ from streamd.client.values import (
 if TYPE_CHECKING:
     from streamd.client.async_driving import AsyncIteration
     from streamd.client.async_producing import AsyncProducer
-    from streamd.client.asynchronous import (
-        AsyncBucket,
-        AsyncClient,
-        AsyncSnapshots,
-        AsyncStream,
-    )
+    from streamd.client.async_stream import AsyncSnapshots, AsyncStream
+    from streamd.client.asynchronous import AsyncBucket, AsyncClient
     from streamd.client.driving import Iteration
 
 # Imported when they are first used: a program that only blocks needs no event loop, and httpx takes
@@ -104,8 +101,8 @@ _LATER = {
     "AsyncClient": "asynchronous",
     "AsyncIteration": "async_driving",
     "AsyncProducer": "async_producing",
-    "AsyncSnapshots": "asynchronous",
-    "AsyncStream": "asynchronous",
+    "AsyncSnapshots": "async_stream",
+    "AsyncStream": "async_stream",
     "Iteration": "driving",
 }
 

@@ -1,4 +1,4 @@
-"""The client without I/O: flows, which `blocking` and `asynchronous` carry out.
+"""The client without I/O: flows, which `driving` and `async_driving` carry out.
 
 A flow is a generator. It yields steps (`steps`): a request to send, a pause, a value for the
 caller. The driver carries out each step and sends the result back in; a connection that fails comes
