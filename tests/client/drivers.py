@@ -47,7 +47,7 @@ class _Blocking:
     def _call(self, method: Any) -> Any:
         def call(*given: Any, **named: Any) -> Any:
             if inspect.iscoroutinefunction(method):
-                return self._portal.call(lambda: method(*given, **named))
+                return self._wrapped(self._portal.call(lambda: method(*given, **named)))
             return self._wrapped(method(*given, **named))
 
         return call

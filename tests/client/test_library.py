@@ -269,13 +269,13 @@ def test_a_follower_learns_that_its_stream_was_deleted(stream: Stream) -> None:
 # --- forks, snapshots, buckets
 
 
-def test_a_fork_begins_with_what_its_source_had(client: Client, stream: Stream) -> None:
+def test_a_fork_begins_with_what_its_source_had(stream: Stream) -> None:
     stream.create("application/json")
     middle = stream.append_json(1, 2).next_offset
     stream.append_json(3, 4)
     name = f"demo/{uuid4()}"
-    assert stream.fork(name, at=middle, sub_offset=1, ttl_s=60).is_new
-    fork = client.stream(name)
+    fork = stream.fork(name, at=middle, sub_offset=1, ttl_s=60)
+    assert fork.info.is_new
     fork.append_json("own")
     assert list(fork.read_json()) == [1, 2, 3, "own"]
     assert (fork.head().ttl_s, fork.head().content_type) == (60, "application/json")

@@ -15,13 +15,27 @@ from tests.support.type_checking import type_errors
 
 PROGRAM = """
 from collections.abc import Callable, Iterator
-from typing import Any, assert_type
+from typing import Any, TypedDict, assert_type
 
+import msgspec
+import pydantic
 import streamd.client as library
 from streamd.client import (
-    Appended, AsyncClient, AsyncIteration, Chunk, Client, FileEpochs, Iteration, ListedStream,
-    Snapshot, StreamInfo, StreamNotFound,
+    Appended, AsyncClient, AsyncFork, AsyncIteration, Chunk, Client, FileEpochs, Fork, Iteration,
+    ListedStream, Snapshot, StreamInfo, StreamNotFound,
 )
+
+
+class Step(msgspec.Struct):
+    step: int
+
+
+class Row(TypedDict):
+    step: int
+
+
+class Model(pydantic.BaseModel):
+    step: int
 
 
 def blocking(client: Client) -> None:
@@ -34,6 +48,13 @@ def blocking(client: Client) -> None:
         assert_type(chunk, Chunk)
     assert_type(stream.read_json(), Iteration[Any])
     assert_type(stream.read_json(offsets=True), Iteration[tuple[str, Any]])
+    assert_type(stream.read_json(type=Step), Iteration[Step])
+    assert_type(stream.follow_json(type=Step, offsets=True), Iteration[tuple[str, Step]])
+    assert_type(stream.follow_json(type=Row), Iteration[Row])
+    assert_type(stream.read_json(type=Model), Iteration[Model])
+    assert_type(stream.read_json(type=Step | Row), Iteration[Any])
+    assert_type(stream.fork("demo/y"), Fork)
+    assert_type(stream.fork("demo/y").info, StreamInfo)
     for part in stream.state():
         assert_type(part, Snapshot | Chunk)
     with stream.producer("me", epochs=FileEpochs("epochs")) as producer:
@@ -58,6 +79,11 @@ async def asynchronous() -> None:
         assert_type(stream.follow(), AsyncIteration[Chunk])
         async for message in stream.follow_json():
             assert_type(message, Any)
+        assert_type(stream.follow_json(type=Step), AsyncIteration[Step])
+        assert_type(
+            stream.read_json(type=Row, offsets=True), AsyncIteration[tuple[str, Row]]
+        )
+        assert_type(await stream.fork("demo/y"), AsyncFork)
         async for position, _ in stream.follow_json(offsets=True):
             assert_type(position, str)
         async with stream.producer() as producer:

@@ -53,9 +53,9 @@ Operation = Callable[[Session], Flow[Any]]
 READS: dict[str, Operation] = {
     "head": lambda s: stream(s).head(),
     "read": lambda s: stream(s).read("-1", None),
-    "read-json": lambda s: stream(s).read_json("-1", False),
+    "read-json": lambda s: stream(s).read_json("-1", None, False),
     "follow": lambda s: stream(s).follow("-1", "sse"),
-    "follow-json": lambda s: stream(s).follow_json("-1", "long-poll", False),
+    "follow-json": lambda s: stream(s).follow_json("-1", "long-poll", None, False),
     "snapshot": lambda s: snapshots.read(stream(s), None),
     "bootstrap": lambda s: snapshots.bootstrap(stream(s)),
     "state": lambda s: snapshots.state(stream(s), "auto"),

@@ -48,6 +48,7 @@ from streamd.client.errors import (
     BucketNotFound,
     ContentTypeMismatch,
     InvalidRequest,
+    MessageMismatch,
     NotAuthenticated,
     NotFound,
     NotPermitted,
@@ -74,7 +75,7 @@ from streamd.client.errors import (
 from streamd.client.limits import time_limit
 from streamd.client.names import BadName
 from streamd.client.producing import Producer
-from streamd.client.stream import Snapshots, Stream
+from streamd.client.stream import Fork, Snapshots, Stream
 from streamd.client.values import (
     NOW,
     START,
@@ -90,7 +91,7 @@ from streamd.client.values import (
 if TYPE_CHECKING:
     from streamd.client.async_driving import AsyncIteration
     from streamd.client.async_producing import AsyncProducer
-    from streamd.client.async_stream import AsyncSnapshots, AsyncStream
+    from streamd.client.async_stream import AsyncFork, AsyncSnapshots, AsyncStream
     from streamd.client.asynchronous import AsyncBucket, AsyncClient
     from streamd.client.driving import Iteration
 
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
 _LATER = {
     "AsyncBucket": "asynchronous",
     "AsyncClient": "asynchronous",
+    "AsyncFork": "async_stream",
     "AsyncIteration": "async_driving",
     "AsyncProducer": "async_producing",
     "AsyncSnapshots": "async_stream",
@@ -114,6 +116,7 @@ __all__ = [
     "Appended",
     "AsyncBucket",
     "AsyncClient",
+    "AsyncFork",
     "AsyncIteration",
     "AsyncProducer",
     "AsyncSnapshots",
@@ -130,11 +133,13 @@ __all__ = [
     "ContentTypeMismatch",
     "Epochs",
     "FileEpochs",
+    "Fork",
     "InvalidRequest",
     "Iteration",
     "ListedStream",
     "Live",
     "MemoryEpochs",
+    "MessageMismatch",
     "NotAuthenticated",
     "NotFound",
     "NotPermitted",

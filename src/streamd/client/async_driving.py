@@ -32,6 +32,7 @@ from streamd.client.core.steps import (
     Flow,
     Lost,
     Pause,
+    Raise,
     Receive,
     Send,
     Step,
@@ -109,6 +110,8 @@ class AsyncIteration(Generic[T]):
         step = await self.advance()
         if isinstance(step, Done):
             raise StopAsyncIteration
+        if isinstance(step, Raise):
+            raise step.error
         value: T = step.value
         return value
 
@@ -146,8 +149,8 @@ class AsyncIteration(Generic[T]):
         work, self._work = self._work, None
         await _abandon(self._exchange, work)
 
-    async def advance(self) -> Emit | Done:
-        """Carry out steps until the flow emits something or ends."""
+    async def advance(self) -> Emit | Raise | Done:
+        """Carry out steps until the flow has something for the caller, or ends."""
         if self._waiting is not None:
             raise RuntimeError("another task waits for what comes next")
         if not self._closed:
@@ -159,12 +162,12 @@ class AsyncIteration(Generic[T]):
         await self._end()
         return Done(None)
 
-    async def _advance(self) -> Emit | Done:
+    async def _advance(self) -> Emit | Raise | Done:
         while True:
             if self._step is None:
                 step = resume(self._flow, self._result, self._failure)
                 self._result = self._failure = None
-                if isinstance(step, Emit | Done):
+                if isinstance(step, Emit | Raise | Done):
                     return step
                 self._step = step
             try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 from streamd.client.async_driving import AsyncDriver, AsyncIteration
 from streamd.client.async_producing import AsyncProducer
@@ -22,6 +22,8 @@ from streamd.client.values import (
     StreamInfo,
 )
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
+
+T = TypeVar("T")
 
 
 class AsyncStream:
@@ -127,17 +129,18 @@ class AsyncStream:
         content_type: str | None = None,
         ttl_s: int | None = None,
         expires_at: str | None = None,
-    ) -> StreamInfo:
+    ) -> AsyncFork:
         """Create the stream `name` with the content of this one up to the offset `at`, its end by
-        default, without copying it.
+        default, without copying it. Returns that stream, and the facts about it as `info`.
 
         `sub_offset` is how many messages or bytes after `at` belong to it, too. Type and lifetime
         are this stream's unless they are given. Raises as `create` does, and `StreamNotFound`.
         """
         lifetime = ttl_s, expires_at
-        return await self._driver.run(
+        flows, info = await self._driver.run(
             self._flows.fork(name, at, sub_offset, content_type, *lifetime)
         )
+        return AsyncFork(self._driver, flows, info)
 
     @property
     def snapshot(self) -> AsyncSnapshots:
@@ -218,19 +221,36 @@ class AsyncStream:
 
     @overload
     def read_json(
-        self, offset: str = START, *, offsets: Literal[False] = False
+        self, offset: str = START, *, type: type[T], offsets: Literal[False] = False
+    ) -> AsyncIteration[T]: ...
+    @overload
+    def read_json(
+        self, offset: str = START, *, type: type[T], offsets: Literal[True]
+    ) -> AsyncIteration[tuple[str, T]]: ...
+    @overload
+    def read_json(
+        self, offset: str = START, *, type: Any = None, offsets: Literal[False] = False
     ) -> AsyncIteration[Any]: ...
     @overload
     def read_json(
-        self, offset: str = START, *, offsets: Literal[True]
+        self, offset: str = START, *, type: Any = None, offsets: Literal[True]
     ) -> AsyncIteration[tuple[str, Any]]: ...
-    def read_json(self, offset: str = START, *, offsets: bool = False) -> AsyncIteration[Any]:
+    def read_json(
+        self,
+        offset: str = START,
+        *,
+        type: Any = None,  # noqa: A002
+        offsets: bool = False,
+    ) -> AsyncIteration[Any]:
         """Iterate over the messages of a JSON stream, up to its present end.
 
-        With `offsets`, over pairs: the position after a message, and the message. A position is
-        an `offset` for `read_json` and `follow_json` only. Raises as `read` does, and `ValueError`.
+        Each is a value of `type`: a Struct of msgspec, a dataclass, a TypedDict, any other type
+        that msgspec converts to, or a model of pydantic. One that does not fit raises
+        `MessageMismatch`, and the iteration goes on after it. With `offsets`, iterate over pairs:
+        the position after a message, and the message. A position is an `offset` for `read_json`
+        and `follow_json` only. Raises as `read` does, and `ValueError`.
         """
-        return self._driver.iterate(self._flows.read_json(offset, offsets))
+        return self._driver.iterate(self._flows.read_json(offset, type, offsets))
 
     def follow(self, offset: str = START, *, live: Live = "auto") -> AsyncIteration[Chunk]:
         """Iterate over the stream from `offset` on as it grows, until it is closed.
@@ -244,20 +264,51 @@ class AsyncStream:
 
     @overload
     def follow_json(
-        self, offset: str = START, *, live: Live = "auto", offsets: Literal[False] = False
+        self,
+        offset: str = START,
+        *,
+        live: Live = "auto",
+        type: type[T],
+        offsets: Literal[False] = False,
+    ) -> AsyncIteration[T]: ...
+    @overload
+    def follow_json(
+        self, offset: str = START, *, live: Live = "auto", type: type[T], offsets: Literal[True]
+    ) -> AsyncIteration[tuple[str, T]]: ...
+    @overload
+    def follow_json(
+        self,
+        offset: str = START,
+        *,
+        live: Live = "auto",
+        type: Any = None,
+        offsets: Literal[False] = False,
     ) -> AsyncIteration[Any]: ...
     @overload
     def follow_json(
-        self, offset: str = START, *, live: Live = "auto", offsets: Literal[True]
+        self, offset: str = START, *, live: Live = "auto", type: Any = None, offsets: Literal[True]
     ) -> AsyncIteration[tuple[str, Any]]: ...
     def follow_json(
-        self, offset: str = START, *, live: Live = "auto", offsets: bool = False
+        self,
+        offset: str = START,
+        *,
+        live: Live = "auto",
+        type: Any = None,  # noqa: A002
+        offsets: bool = False,
     ) -> AsyncIteration[Any]:
         """Iterate over the messages of a JSON stream as it grows, as `follow` does.
 
-        With `offsets`, over pairs of a position and a message, as `read_json` does.
+        With `type` and `offsets`, over what `read_json` iterates over with them.
         """
-        return self._driver.iterate(self._flows.follow_json(offset, live, offsets))
+        return self._driver.iterate(self._flows.follow_json(offset, live, type, offsets))
+
+
+class AsyncFork(AsyncStream):
+    """A stream that `fork` created, or found: `info` is what it was then."""
+
+    def __init__(self, driver: AsyncDriver, flows: StreamFlows, info: StreamInfo) -> None:
+        super().__init__(driver, flows)
+        self.info = info
 
 
 class AsyncSnapshots:

@@ -32,6 +32,7 @@ from streamd.client.core.steps import (
     Flow,
     Lost,
     Pause,
+    Raise,
     Receive,
     Send,
     Step,
@@ -106,6 +107,8 @@ class Iteration(Generic[T]):
         step = self.advance()
         if isinstance(step, Done):
             raise StopIteration
+        if isinstance(step, Raise):
+            raise step.error
         value: T = step.value
         return value
 
@@ -152,19 +155,19 @@ class Iteration(Generic[T]):
             pause.set()
         self._exchange.shut()
 
-    def advance(self) -> Emit | Done:
-        """Carry out steps until the flow emits something or ends."""
+    def advance(self) -> Emit | Raise | Done:
+        """Carry out steps until the flow has something for the caller, or ends."""
         with self._advancing:
             return self._advance()
 
-    def _advance(self) -> Emit | Done:
+    def _advance(self) -> Emit | Raise | Done:
         while True:
             if self._closed:
                 self._end()
                 return Done(None)
             if self._step is None:
                 step = self._decide()
-                if isinstance(step, Emit | Done):
+                if isinstance(step, Emit | Raise | Done):
                     return step
                 self._step = step
             try:

@@ -80,6 +80,25 @@ class StreamReplaced(StreamdError):
     backup: the offset means nothing there. Read it from its start."""
 
 
+class MessageMismatch(ValueError):
+    """A message of a JSON stream does not fit the `type` that it was read as.
+
+    `stream` is the stream's name, `position` the place after the message, `reason` what does not
+    fit, and `data` the message's JSON text. The iteration that raised it goes on with the next
+    message, and another one does so from `position` on.
+    """
+
+    def __init__(self, stream: str, position: str, reason: str, data: bytes) -> None:
+        super().__init__(stream, position, reason, data)
+        self.stream = stream
+        self.position = position
+        self.reason = reason
+        self.data = data
+
+    def __str__(self) -> str:
+        return f"{self.stream}: the message before {self.position} does not fit: {self.reason}"
+
+
 class StreamGone(Refused):
     """The stream was deleted; its forks still read it."""
 

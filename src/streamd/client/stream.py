@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from streamd.client.core import snapshots
 from streamd.client.core.producing import ProducerSettings, producer
@@ -23,6 +23,8 @@ from streamd.streams.content import DEFAULT_CONTENT_TYPE
 
 if TYPE_CHECKING:
     from streamd.client.driving import Driver, Iteration
+
+T = TypeVar("T")
 
 
 class Stream:
@@ -139,15 +141,18 @@ class Stream:
         content_type: str | None = None,
         ttl_s: int | None = None,
         expires_at: str | None = None,
-    ) -> StreamInfo:
+    ) -> Fork:
         """Create the stream `name` with the content of this one up to the offset `at`, its end by
-        default, without copying it.
+        default, without copying it. Returns that stream, and the facts about it as `info`.
 
         `sub_offset` is how many messages or bytes after `at` belong to it, too. Type and lifetime
         are this stream's unless they are given. Raises as `create` does, and `StreamNotFound`.
         """
         lifetime = ttl_s, expires_at
-        return self._driver.run(self._flows.fork(name, at, sub_offset, content_type, *lifetime))
+        flows, info = self._driver.run(
+            self._flows.fork(name, at, sub_offset, content_type, *lifetime)
+        )
+        return Fork(self._driver, flows, info)
 
     @property
     def snapshot(self) -> Snapshots:
@@ -230,19 +235,36 @@ class Stream:
 
     @overload
     def read_json(
-        self, offset: str = START, *, offsets: Literal[False] = False
+        self, offset: str = START, *, type: type[T], offsets: Literal[False] = False
+    ) -> Iteration[T]: ...
+    @overload
+    def read_json(
+        self, offset: str = START, *, type: type[T], offsets: Literal[True]
+    ) -> Iteration[tuple[str, T]]: ...
+    @overload
+    def read_json(
+        self, offset: str = START, *, type: Any = None, offsets: Literal[False] = False
     ) -> Iteration[Any]: ...
     @overload
     def read_json(
-        self, offset: str = START, *, offsets: Literal[True]
+        self, offset: str = START, *, type: Any = None, offsets: Literal[True]
     ) -> Iteration[tuple[str, Any]]: ...
-    def read_json(self, offset: str = START, *, offsets: bool = False) -> Iteration[Any]:
+    def read_json(
+        self,
+        offset: str = START,
+        *,
+        type: Any = None,  # noqa: A002
+        offsets: bool = False,
+    ) -> Iteration[Any]:
         """Iterate over the messages of a JSON stream, up to its present end.
 
-        With `offsets`, over pairs: the position after a message, and the message. A position is
-        an `offset` for `read_json` and `follow_json` only. Raises as `read` does, and `ValueError`.
+        Each is a value of `type`: a Struct of msgspec, a dataclass, a TypedDict, any other type
+        that msgspec converts to, or a model of pydantic. One that does not fit raises
+        `MessageMismatch`, and the iteration goes on after it. With `offsets`, iterate over pairs:
+        the position after a message, and the message. A position is an `offset` for `read_json`
+        and `follow_json` only. Raises as `read` does, and `ValueError`.
         """
-        return self._driver.iterate(self._flows.read_json(offset, offsets))
+        return self._driver.iterate(self._flows.read_json(offset, type, offsets))
 
     def follow(self, offset: str = START, *, live: Live = "auto") -> Iteration[Chunk]:
         """Iterate over the stream from `offset` on as it grows, until it is closed.
@@ -256,20 +278,51 @@ class Stream:
 
     @overload
     def follow_json(
-        self, offset: str = START, *, live: Live = "auto", offsets: Literal[False] = False
+        self,
+        offset: str = START,
+        *,
+        live: Live = "auto",
+        type: type[T],
+        offsets: Literal[False] = False,
+    ) -> Iteration[T]: ...
+    @overload
+    def follow_json(
+        self, offset: str = START, *, live: Live = "auto", type: type[T], offsets: Literal[True]
+    ) -> Iteration[tuple[str, T]]: ...
+    @overload
+    def follow_json(
+        self,
+        offset: str = START,
+        *,
+        live: Live = "auto",
+        type: Any = None,
+        offsets: Literal[False] = False,
     ) -> Iteration[Any]: ...
     @overload
     def follow_json(
-        self, offset: str = START, *, live: Live = "auto", offsets: Literal[True]
+        self, offset: str = START, *, live: Live = "auto", type: Any = None, offsets: Literal[True]
     ) -> Iteration[tuple[str, Any]]: ...
     def follow_json(
-        self, offset: str = START, *, live: Live = "auto", offsets: bool = False
+        self,
+        offset: str = START,
+        *,
+        live: Live = "auto",
+        type: Any = None,  # noqa: A002
+        offsets: bool = False,
     ) -> Iteration[Any]:
         """Iterate over the messages of a JSON stream as it grows, as `follow` does.
 
-        With `offsets`, over pairs of a position and a message, as `read_json` does.
+        With `type` and `offsets`, over what `read_json` iterates over with them.
         """
-        return self._driver.iterate(self._flows.follow_json(offset, live, offsets))
+        return self._driver.iterate(self._flows.follow_json(offset, live, type, offsets))
+
+
+class Fork(Stream):
+    """A stream that `fork` created, or found: `info` is what it was then."""
+
+    def __init__(self, driver: Driver, flows: StreamFlows, info: StreamInfo) -> None:
+        super().__init__(driver, flows)
+        self.info = info
 
 
 class Snapshots:

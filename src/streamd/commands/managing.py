@@ -95,7 +95,7 @@ def fork(
 ) -> None:
     """Create NAME with the content of SOURCE up to an offset, without copying it."""
     try:
-        info = client.stream(source).fork(
+        made = client.stream(source).fork(
             name,
             at=at,
             sub_offset=sub_offset,
@@ -106,7 +106,7 @@ def fork(
     except StreamNotFound:
         with exit_on_failure(source):  # SOURCE is what does not exist
             raise
-    _tell_created(name, info, as_json)
+    _tell_created(name, made.info, as_json)
 
 
 def _tell_created(name: str, info: StreamInfo, as_json: bool) -> None:

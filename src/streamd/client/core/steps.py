@@ -91,6 +91,12 @@ class Emit(NamedTuple):
     value: Any
 
 
+class Raise(NamedTuple):
+    """An error for the caller's iteration, which goes on with what comes after it."""
+
+    error: Exception
+
+
 class Lost(Exception):
     """The connection failed. If not `sent`, the server cannot have seen the request; if `answered`,
     its answer had begun. If `by_caller`, the server did not fail: the caller left."""
@@ -104,7 +110,7 @@ class Lost(Exception):
         self.by_caller = by_caller
 
 
-Step: TypeAlias = Send | Receive | Discard | Pause | Call | Emit
+Step: TypeAlias = Send | Receive | Discard | Pause | Call | Emit | Raise
 Flow: TypeAlias = Generator[Step, Any, T]
 
 RECEIVE = Receive()

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from streamd.client.core import operations, reading
+from streamd.client.core.messages import Form, Place, messages
 from streamd.client.core.operations import (
     MAX_FRAMES,
     frames,
@@ -16,7 +17,7 @@ from streamd.client.core.operations import (
 )
 from streamd.client.core.reading import Live
 from streamd.client.core.retrying import Session
-from streamd.client.core.steps import Done, Emit, Flow, Lost, resume
+from streamd.client.core.steps import Flow
 from streamd.client.errors import Refused, is_unknown_route, refusal
 from streamd.client.names import StreamName, parse_name
 from streamd.client.values import Appended, Chunk, StreamInfo
@@ -67,15 +68,18 @@ class StreamFlows:
         content_type: str | None,
         ttl_s: int | None,
         expires_at: str | None,
-    ) -> Flow[StreamInfo]:
-        """Create another stream that begins with this one's content."""
+    ) -> Flow[tuple[StreamFlows, StreamInfo]]:
+        """Create another stream that begins with this one's content, and return its flows."""
+        fork = StreamFlows(self.session, parse_name(name), content_type)
         headers = write_headers(content_type) | lifetime(ttl_s, expires_at)
         headers[STREAM_FORKED_FROM] = self.name.path
         if at is not None:
             headers[STREAM_FORK_OFFSET] = at
         if sub_offset is not None:
             headers[STREAM_FORK_SUB_OFFSET] = str(sub_offset)
-        return operations.create(self.session, parse_name(name).path, headers, b"")
+        info = yield from operations.create(self.session, fork.name.path, headers, b"")
+        fork.content_type = info.content_type
+        return fork, info
 
     def append(
         self,
@@ -157,15 +161,17 @@ class StreamFlows:
         """Emit chunks until the stream is closed."""
         return reading.follow(self.session, self.name.path, offset, live)
 
-    def read_json(self, offset: str, offsets: bool) -> Flow[None]:
+    def read_json(self, offset: str, kind: Any, offsets: bool) -> Flow[None]:
         """Emit messages up to the present end."""
         place = Place(offset)
-        return messages(self.read(place.offset, None), place, offsets)
+        form = Form(self.name.written, kind, offsets)
+        return messages(self.read(place.offset, None), place, form)
 
-    def follow_json(self, offset: str, live: Live, offsets: bool) -> Flow[None]:
+    def follow_json(self, offset: str, live: Live, kind: Any, offsets: bool) -> Flow[None]:
         """Emit messages until the stream is closed."""
         place = Place(offset)
-        return messages(self.follow(place.offset, live), place, offsets)
+        form = Form(self.name.written, kind, offsets)
+        return messages(self.follow(place.offset, live), place, form)
 
     def type(self) -> Flow[str]:
         """The stream's content type."""
@@ -173,59 +179,6 @@ class StreamFlows:
             yield from self.head()
         assert self.content_type is not None
         return self.content_type
-
-
-class Place:
-    """Where a reader of messages is: an offset, and how many messages after it are not wanted.
-
-    An append of several messages has one offset. A position in it is written `OFFSET,COUNT`, which
-    no server sees; no offset has a comma (section 6 of the protocol).
-    """
-
-    def __init__(self, position: str) -> None:
-        self.offset, comma, count = position.partition(",")
-        if comma and not (count.isascii() and count.isdigit()):
-            raise ValueError(f"not the position of a message: {position!r}")
-        self._skipped = int(count or 0)
-
-    def take(self, chunk: Chunk) -> list[Any]:
-        """The chunk's wanted messages.
-
-        Raises `StreamReplaced` if the stream ends before the position, and `ValueError`.
-        """
-        found = chunk.json()
-        skipped = min(self._skipped, len(found))
-        self._skipped -= skipped
-        if self._skipped and chunk.up_to_date:
-            raise reading.replaced()
-        self.offset = chunk.next_offset
-        return found[skipped:] if skipped else found
-
-    def take_pairs(self, chunk: Chunk) -> list[tuple[str, Any]]:
-        """The chunk's wanted messages, each with the position after it. Raises as `take` does."""
-        before, skipped = self.offset, self._skipped
-        found = self.take(chunk)
-        positions = [f"{before},{skipped + count}" for count in range(1, len(found))]
-        return list(zip([*positions, chunk.next_offset], found, strict=False))
-
-
-def messages(chunks: Flow[Any], place: Place, offsets: bool) -> Flow[None]:
-    """Emit the JSON messages of the chunks that a flow emits, as pairs if with `offsets`."""
-    take = place.take_pairs if offsets else place.take
-    result, failure = None, None
-    while True:
-        step = resume(chunks, result, failure)
-        result = failure = None
-        if isinstance(step, Done):
-            return
-        if isinstance(step, Emit):
-            for message in take(step.value):
-                yield Emit(message)
-            continue
-        try:
-            result = yield step
-        except Lost as lost:
-            failure = lost
 
 
 def _append_headers(
