@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 
-from streamd.client import AsyncClient
+from streamd.client import AsyncClient, MemoryPositions, StreamPositions
 from streamd.state import collection
 from streamd.state.db import StreamDB
 from tests.client.virtual import AsyncNetwork, Network, Server, connected, connected_blocking, run
@@ -232,6 +232,55 @@ def test_a_producer_whose_waits_are_interrupted_stores_each_append_once(
         run(backend, main)
         assert server.records[PATH] == list(range(40)), seed
         assert PATH in server.closed
+
+
+@pytest.mark.parametrize("kind", ["memory", "stream"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_consumer_whose_waits_are_interrupted_handles_every_message_once(
+    backend: str, kind: str
+) -> None:
+    """Also one that begins again in between: each wait was followed by a commit."""
+    for seed in SEEDS:
+        random, server = Random(seed), Server()
+        server.append(PATH, *range(20))
+        server.append("/v1/stream/positions/x")
+        server.closed.add(PATH)
+
+        async def main(random: Random = random, server: Server = server, seed: int = seed) -> None:
+            positions = MemoryPositions() if kind == "memory" else StreamPositions("positions/x")
+            async with connected(AsyncNetwork(server, random, 10), random) as client:
+                waits = Impatient(random, PATIENCE_S["seldom"])
+                # A call that is cancelled ends: it must last as long as a request may take.
+                commits = Impatient(random, (0.1, 1.0, 5.0))
+                found: list[int] = []
+                while len(found) < 20:
+                    consumer = client.stream(NAME).consumer("me", positions=positions)
+                    for _ in range(min(random.randrange(1, 8), 20 - len(found))):
+                        found.append(await waits(lambda c=consumer: anext(c)))
+                        await commits(consumer.commit)
+                    await consumer.close()
+                assert found == list(range(20)), seed
+                assert waits.interruptions, "the test interrupts"
+
+        run(backend, main)
+
+
+def test_a_blocking_consumer_that_a_signal_interrupts_handles_every_message_once() -> None:
+    for seed in range(12):
+        server = Server()
+        server.append(PATH, *range(20))
+        server.append("/v1/stream/positions/x")
+        server.closed.add(PATH)
+        positions = StreamPositions("positions/x")
+        with connected_blocking(Network(server, Random(seed), 20)) as client:
+            found: list[int] = []
+            while len(found) < 20:
+                consumer = client.stream(NAME).consumer("me", positions=positions)
+                for _ in range(5):
+                    found.append(patient_blocking(lambda c=consumer: next(c)))
+                    patient_blocking(consumer.commit)
+                consumer.close()
+            assert found == list(range(20)), seed
 
 
 class Users(StreamDB):

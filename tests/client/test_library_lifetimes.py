@@ -73,6 +73,26 @@ def in_child(act):
 # --- forks
 
 
+def test_a_forked_process_keeps_no_position_of_its_parents_consumer(
+    stream: Stream, server: ServerProcess
+) -> None:
+    program = """
+from streamd.client import MemoryPositions
+url, name = sys.argv[1:]
+client = Client(url)
+consumer = client.stream(name).consumer("me", positions=MemoryPositions())
+print(next(consumer))
+def child():
+    try:
+        consumer.commit()
+    except ValueError:
+        print("refused")
+in_child(child)
+consumer.commit()
+"""
+    assert run(program, server.url, stream.name) == ["1", "refused"]
+
+
 def test_a_forked_process_uses_connections_of_its_own(
     stream: Stream, server: ServerProcess
 ) -> None:

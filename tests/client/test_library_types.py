@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import streamd.client as library
-from streamd.client import asynchronous, blocking, producing, stream
+from streamd.client import asynchronous, blocking, consuming, producing, stream
 from tests.support.server_process import ServerProcess
 from tests.support.type_checking import type_errors
 
@@ -21,8 +21,9 @@ import msgspec
 import pydantic
 import streamd.client as library
 from streamd.client import (
-    Appended, AsyncClient, AsyncFork, AsyncIteration, Chunk, Client, FileEpochs, Fork, Iteration,
-    ListedStream, Snapshot, StreamInfo, StreamNotFound,
+    Appended, AsyncClient, AsyncConsumer, AsyncFork, AsyncIteration, Chunk, Client, Consumer,
+    FileEpochs, FilePositions, Fork, Iteration, ListedStream, MemoryPositions, Snapshot, StreamInfo,
+    StreamNotFound, StreamPositions,
 )
 
 
@@ -36,6 +37,14 @@ class Row(TypedDict):
 
 class Model(pydantic.BaseModel):
     step: int
+
+
+class Table:
+    def take_over(self, consumer: str, owner: str) -> str | None:
+        return None
+
+    def keep(self, consumer: str, owner: str, position: str) -> None:
+        pass
 
 
 def blocking(client: Client) -> None:
@@ -53,6 +62,11 @@ def blocking(client: Client) -> None:
     assert_type(stream.follow_json(type=Row), Iteration[Row])
     assert_type(stream.read_json(type=Model), Iteration[Model])
     assert_type(stream.read_json(type=Step | Row), Iteration[Any])
+    positions = FilePositions("positions")
+    assert_type(stream.consumer("me", positions=positions, type=Step), Consumer[Step])
+    for found in stream.consumer("me", positions=StreamPositions("a/b"), type=Row):
+        assert_type(found, Row)
+    assert_type(stream.consumer("me", positions=Table()), Consumer[Any])
     assert_type(stream.fork("demo/y"), Fork)
     assert_type(stream.fork("demo/y").info, StreamInfo)
     for part in stream.state():
@@ -83,6 +97,11 @@ async def asynchronous() -> None:
         assert_type(
             stream.read_json(type=Row, offsets=True), AsyncIteration[tuple[str, Row]]
         )
+        consumer = stream.consumer("me", positions=MemoryPositions(), type=Step)
+        assert_type(consumer, AsyncConsumer[Step])
+        async for step in consumer:
+            assert_type(step, Step)
+            await consumer.commit()
         assert_type(await stream.fork("demo/y"), AsyncFork)
         async for position, _ in stream.follow_json(offsets=True):
             assert_type(position, str)
@@ -117,14 +136,22 @@ def test_the_examples_of_docstrings_do_what_they_show(tmp_path: Path) -> None:
     said: list[str] = []
     shown = set()
     with ServerProcess(tmp_path / "data") as server:
-        for module in (blocking, stream, producing, asynchronous):
+        for module in (blocking, stream, producing, consuming, asynchronous):
             for test in finder.find(module):
                 for example in test.examples:
                     example.source = example.source.replace("http://127.0.0.1:4437", server.url)
                 runner.run(test, out=said.append)
                 shown |= {test.name.rpartition(".")[2]} if test.examples else set()
     assert not runner.failures, "".join(said)
-    assert shown == {"Client", "Stream", "Snapshots", "Bucket", "Producer", "AsyncClient"}
+    assert shown == {
+        "Client",
+        "Stream",
+        "Snapshots",
+        "Bucket",
+        "Producer",
+        "AsyncClient",
+        "Consumer",
+    }
 
 
 @pytest.mark.parametrize("name", library.__all__)

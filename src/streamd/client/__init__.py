@@ -15,8 +15,9 @@ to use them.
 How it is built. All decisions are flows without I/O in `core`: what is sent, when, how often and to
 which node. `driving` and `async_driving` carry flows out with httpx. `blocking` and `stream`,
 `asynchronous` and `async_stream` are the classes that users see, one line a method; `producing` and
-`async_producing` send a producer's batches. `errors` has an exception for each stable code,
-`values` what methods return, `epochs` where producers keep theirs.
+`async_producing` send a producer's batches; `consuming` and `async_consuming` are consumers.
+`errors` has an exception for each stable code, `values` what methods return, `epochs` where
+producers keep theirs, and `positions` where consumers do.
 
 Invariants:
 
@@ -39,6 +40,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from streamd.client.blocking import Bucket, Client
+from streamd.client.consuming import Consumer
 from streamd.client.core.reading import Live
 from streamd.client.core.steps import Answer
 from streamd.client.epochs import ClockEpochs, Epochs, FileEpochs, MemoryEpochs
@@ -46,6 +48,7 @@ from streamd.client.errors import (
     AlreadyExists,
     BucketNotEmpty,
     BucketNotFound,
+    ConsumerFenced,
     ContentTypeMismatch,
     InvalidRequest,
     MessageMismatch,
@@ -74,6 +77,7 @@ from streamd.client.errors import (
 )
 from streamd.client.limits import time_limit
 from streamd.client.names import BadName
+from streamd.client.positions import FilePositions, MemoryPositions, Positions, StreamPositions
 from streamd.client.producing import Producer
 from streamd.client.stream import Fork, Snapshots, Stream
 from streamd.client.values import (
@@ -89,6 +93,7 @@ from streamd.client.values import (
 )
 
 if TYPE_CHECKING:
+    from streamd.client.async_consuming import AsyncConsumer
     from streamd.client.async_driving import AsyncIteration
     from streamd.client.async_producing import AsyncProducer
     from streamd.client.async_stream import AsyncFork, AsyncSnapshots, AsyncStream
@@ -100,6 +105,7 @@ if TYPE_CHECKING:
 _LATER = {
     "AsyncBucket": "asynchronous",
     "AsyncClient": "asynchronous",
+    "AsyncConsumer": "async_consuming",
     "AsyncFork": "async_stream",
     "AsyncIteration": "async_driving",
     "AsyncProducer": "async_producing",
@@ -116,6 +122,7 @@ __all__ = [
     "Appended",
     "AsyncBucket",
     "AsyncClient",
+    "AsyncConsumer",
     "AsyncFork",
     "AsyncIteration",
     "AsyncProducer",
@@ -130,21 +137,26 @@ __all__ = [
     "Chunk",
     "Client",
     "ClockEpochs",
+    "Consumer",
+    "ConsumerFenced",
     "ContentTypeMismatch",
     "Epochs",
     "FileEpochs",
+    "FilePositions",
     "Fork",
     "InvalidRequest",
     "Iteration",
     "ListedStream",
     "Live",
     "MemoryEpochs",
+    "MemoryPositions",
     "MessageMismatch",
     "NotAuthenticated",
     "NotFound",
     "NotPermitted",
     "OffsetGone",
     "OutcomeUnknown",
+    "Positions",
     "PreconditionFailed",
     "Producer",
     "ProducerFenced",
@@ -160,6 +172,7 @@ __all__ = [
     "StreamGone",
     "StreamInfo",
     "StreamNotFound",
+    "StreamPositions",
     "StreamReplaced",
     "StreamdError",
     "TooLarge",

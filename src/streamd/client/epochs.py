@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import threading
 import time
-from pathlib import Path
 from typing import Protocol
+
+from streamd.client.kept_file import KeptFile
 
 
 class Epochs(Protocol):
@@ -54,46 +53,16 @@ class FileEpochs:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
+        self._file = KeptFile(path, "producers to epochs", _is_count)
 
     def next(self, producer_id: str, least: int) -> int:
         """One more than the last for this producer, and at least `least`. It may block for a
         moment. Raises `OSError`, and `ValueError` if the file is damaged: another count might give
         an epoch that was used."""
-        # Appending mode creates the file and never truncates it. The lock is on a file of its own,
-        # because the other one is replaced.
-        with self._path.with_name(f"{self._path.name}.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            return self._count(producer_id, least)
-
-    def _count(self, producer_id: str, least: int) -> int:
-        counts = self._counts()
-        epoch = max(least, counts.get(producer_id, 0))
-        counts[producer_id] = epoch + 1
-        partial = self._path.with_name(f".{self._path.name}.part")
-        with partial.open("w") as file:
-            json.dump(counts, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self._path)
-        directory = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        with self._file.change() as counts:
+            epoch: int = max(least, counts.get(producer_id, 0))
+            counts[producer_id] = epoch + 1
         return epoch
-
-    def _counts(self) -> dict[str, int]:
-        """The next epoch of each producer."""
-        try:
-            counts = json.loads(self._path.read_bytes())
-        except FileNotFoundError:
-            return {}
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self._path} is damaged: {error}") from error
-        if not isinstance(counts, dict) or not all(map(_is_count, counts.values())):
-            raise ValueError(f"{self._path} is damaged: it does not map producers to epochs")
-        return counts
 
 
 def _is_count(value: object) -> bool:

@@ -36,7 +36,7 @@ class StreamdError(Exception):
         self.code = code
         self.message = message
         self.status = status
-        self.headers = headers
+        self.headers = headers or {}  # A mapping proxy cannot be pickled.
 
     def __str__(self) -> str:
         what = self.code if self.status is None else f"{self.status} {self.code}"
@@ -97,6 +97,14 @@ class MessageMismatch(ValueError):
 
     def __str__(self) -> str:
         return f"{self.stream}: the message before {self.position} does not fit: {self.reason}"
+
+
+class ConsumerFenced(StreamdError):
+    """Another consumer of this name has begun: its positions are kept, and this one's no longer."""
+
+    def __init__(self, consumer: str) -> None:
+        super().__init__("CONSUMER_FENCED", f"another start of the consumer {consumer} took over")
+        self.args = (consumer,)
 
 
 class StreamGone(Refused):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from streamd.client.consuming import Consumer
 from streamd.client.core import snapshots
+from streamd.client.core.consuming import ConsumerFlows
 from streamd.client.core.producing import ProducerSettings, producer
 from streamd.client.core.reading import Live
 from streamd.client.core.streams import Data, Once, StreamFlows, as_bytes
 from streamd.client.epochs import Epochs
+from streamd.client.positions import Positions, StreamPositions
 from streamd.client.producing import Producer
 from streamd.client.values import (
     START,
@@ -315,6 +318,45 @@ class Stream:
         With `type` and `offsets`, over what `read_json` iterates over with them.
         """
         return self._driver.iterate(self._flows.follow_json(offset, live, type, offsets))
+
+    @overload
+    def consumer(
+        self,
+        name: str,
+        *,
+        positions: Positions | StreamPositions,
+        type: type[T],
+        start: str = START,
+        live: Live = "auto",
+    ) -> Consumer[T]: ...
+    @overload
+    def consumer(
+        self,
+        name: str,
+        *,
+        positions: Positions | StreamPositions,
+        type: Any = None,
+        start: str = START,
+        live: Live = "auto",
+    ) -> Consumer[Any]: ...
+    def consumer(
+        self,
+        name: str,
+        *,
+        positions: Positions | StreamPositions,
+        type: Any = None,  # noqa: A002
+        start: str = START,
+        live: Live = "auto",
+    ) -> Consumer[Any]:
+        """What iterates over the messages of a JSON stream, after those that a consumer of this
+        `name` has handled, and keeps in `positions` how far it came.
+
+        The first one begins at `start`: a position, or "now" for the present end. `type` and `live`
+        are those of `follow_json`, and so are the errors: `StreamReplaced` comes also if the stream
+        was replaced while no consumer ran. Raises `ValueError`.
+        """
+        flows = ConsumerFlows(self._flows, name, positions, type, start, live)
+        return Consumer(self._driver, flows)
 
 
 class Fork(Stream):

@@ -7,8 +7,10 @@ and tests can play the server.
 
 `retrying` decides about tries: nodes, pauses, redirects, and which requests may be repeated.
 `operations` are single requests, `streams` those of one stream. `reading` follows a stream over any
-number of connections and resumes after the last complete piece. `producing` numbers batches so that
-each is stored once (protocol section 5.2.1). `snapshots` reads snapshots, bootstraps and states.
+number of connections and resumes after the last complete piece, and `messages` makes values of what
+it reads. `producing` numbers batches so that each is stored once (protocol section 5.2.1).
+`consuming` reads on from the position that `keeping` keeps. `snapshots` reads snapshots, bootstraps
+and states.
 
 Invariants:
 

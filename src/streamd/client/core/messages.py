@@ -22,6 +22,7 @@ class Place:
     """
 
     def __init__(self, position: str) -> None:
+        self.position = position
         self.offset, comma, count = position.partition(",")
         if comma and not (count.isascii() and count.isdigit()):
             raise ValueError(f"not the position of a message: {position!r}")

@@ -44,15 +44,15 @@ class Incarnation:
     there is another stream, too.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, tag: str | None = None) -> None:
         self._session = session
-        self._tag: str | None = None
+        self.tag = tag
         self._checked_at = 0.0
 
     @property
     def is_stale(self) -> bool:
         """Whether it is a while since the last answer that told."""
-        is_known = self._tag is not None
+        is_known = self.tag is not None
         return is_known and self._session.clock() - self._checked_at >= _SOON_S
 
     def check(self, answer: Answer, before: str, chunk: Chunk) -> None:
@@ -62,11 +62,17 @@ class Incarnation:
 
     def check_tag(self, answer: Answer) -> None:
         """Take in an answer without an offset. Raises `StreamReplaced`."""
-        if (found := _ETAG.fullmatch(answer.headers.get(ETAG, ""))) is None:
+        if (tag := incarnation_tag(answer.headers.get(ETAG))) is None:
             return
-        if self._tag not in (None, found[1]):
+        if self.tag not in (None, tag):
             raise replaced(answer.status)
-        self._tag, self._checked_at = found[1], self._session.clock()
+        self.tag, self._checked_at = tag, self._session.clock()
+
+
+def incarnation_tag(etag: str | None) -> str | None:
+    """The number of the incarnation in an ETag; None if it has none."""
+    found = _ETAG.fullmatch(etag or "")
+    return None if found is None else found[1]
 
 
 def replaced(status: int | None = None) -> StreamReplaced:
@@ -123,14 +129,16 @@ def _chunk(answer: Answer, content_type: str = "") -> Chunk:
     )
 
 
-def follow(session: Session, path: str, offset: str, live: Live) -> Flow[None]:
+def follow(
+    session: Session, path: str, offset: str, live: Live, same: Incarnation | None = None
+) -> Flow[None]:
     """Emit the stream from `offset` on, and what is appended, until the stream is closed.
 
     A connection that breaks is replaced for as long as it takes; reading resumes where the last
     complete chunk ended. `auto` is server-sent events unless the stream is text: events change
     the line ends of text, a long-poll answers with the bytes as they are (section 5.8).
     """
-    same = Incarnation(session)
+    same = same or Incarnation(session)
     chunk = yield from read(session, path, offset, endless=True, same=same)
     yield from follow_from(session, path, chunk, live, same)
 

@@ -157,9 +157,11 @@ class StreamFlows:
         """Emit chunks up to the present end."""
         return reading.read(self.session, self.name.path, offset, max_bytes)
 
-    def follow(self, offset: str, live: Live) -> Flow[None]:
+    def follow(
+        self, offset: str, live: Live, same: reading.Incarnation | None = None
+    ) -> Flow[None]:
         """Emit chunks until the stream is closed."""
-        return reading.follow(self.session, self.name.path, offset, live)
+        return reading.follow(self.session, self.name.path, offset, live, same)
 
     def read_json(self, offset: str, kind: Any, offsets: bool) -> Flow[None]:
         """Emit messages up to the present end."""
