@@ -15,6 +15,7 @@ from streamd.group.group import Group
 from streamd.group.proposals import Settled, Unavailable
 from streamd.node.node import Node
 from streamd.streams import keys
+from streamd.streams.chunks import Window
 from streamd.streams.commands import Delete, Result
 from streamd.streams.offsets import START
 from tests.support.directories import copy_in_use
@@ -370,7 +371,7 @@ async def test_one_read_spans_stored_and_unstored_records(tmp_path: Path) -> Non
         await append_to(node, "s", b"two")
         stream = await node.reads.stream(key("s"))
         assert stream is not None
-        found = await node.reads.read(stream, START, 7)
+        found = await node.reads.read(stream, Window(START, 7))
         assert (b"".join(found.parts), found.end) == (b"one two", stream.tail)
 
 

@@ -9,6 +9,7 @@ import trio
 
 from streamd.node.reads import Reads
 from streamd.storage.state_store import StateStore
+from streamd.streams.chunks import Window
 from streamd.streams.offsets import START
 from streamd.tiering.cold_reader import ColdReader
 from tests.streams.driver import Driver, key
@@ -71,7 +72,7 @@ async def test_rows_read_while_the_state_is_replaced_are_not_cached_for_the_new_
 
     before = driver.stream()
     reads = Reads(driver.state, cast("StateStore", store), ColdReader(None), run_blocking)
-    assert b"".join((await reads.read(before, START, 100)).parts) == b"zero"
+    assert b"".join((await reads.read(before, Window(START, 100))).parts) == b"zero"
     driver.append(b"two")
     driver.flush()
     assert driver.content() == b"zeroonetwo"

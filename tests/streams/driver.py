@@ -8,7 +8,7 @@ import msgspec
 
 from streamd.objectstore.packs import decode_slice
 from streamd.streams import keys
-from streamd.streams.chunks import AnyChunk, Chunk, Limit, Slice
+from streamd.streams.chunks import AnyChunk, Chunk, Limit, Slice, Window
 from streamd.streams.commands import (
     Append,
     BeginUpload,
@@ -287,16 +287,19 @@ class Driver:
 
     def read(self, stream: Stream, at: Position = START, max_bytes: int = EVERYTHING) -> Slice:
         """One read, from memory where the records are there, else from the store."""
-        found = self.state.read_recent(stream, at, max_bytes)
+        window = Window(at, max_bytes)
+        found = self.state.read_recent(stream, window)
         if found is None:
-            stored = read_from_store(self.store, stream, at, max_bytes)
+            stored = read_from_store(self.store, stream, window)
             found = stored.slice
             if found is None and stored.cold:
                 chunks = self.cold_chunks(stored.cold)
-                found = gather(stream, at, max_bytes, finder(stored.stream_id, chunks))
+                found = gather(stream, window, finder(stored.stream_id, chunks))
         if found is None:
-            found = self.state.read_recent(stream, at, max_bytes)
+            found = self.state.read_recent(stream, window)
         assert found is not None, f"nothing at {at}"
+        lengths = found.lengths()
+        assert (len(lengths), sum(lengths)) == (found.end.record - at.record, found.size)
         return found
 
     def content(

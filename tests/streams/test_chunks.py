@@ -13,9 +13,9 @@ from streamd.streams.chunks import (
     Limit,
     OffsetMismatch,
     OpenChunk,
+    Window,
     append_at,
     gathered,
-    lengths_between,
     read_chunk,
 )
 from streamd.streams.offsets import Position
@@ -53,7 +53,7 @@ def read(
     limit: Limit = FAR,
     at_least_one: bool = True,
 ) -> tuple[bytes, Position]:
-    found = read_chunk(chunk, at, limit, max_bytes, at_least_one=at_least_one)
+    found = read_chunk(chunk, Window(at, max_bytes), limit, at_least_one=at_least_one)
     data = b"".join(found.parts)
     assert len(data) == found.size == found.end.byte - at.byte
     return data, found.end
@@ -128,16 +128,18 @@ def test_a_byte_position_outside_of_its_record_is_noticed(
 
 @pytest.mark.parametrize("byte", [1002, 1003, 1004])
 def test_a_read_from_inside_a_record_begins_with_it(chunk: AnyChunk, byte: int) -> None:
-    found = read_chunk(chunk, Position(11, byte), FAR, PLENTY, at_least_one=True)
+    found = read_chunk(chunk, Window(Position(11, byte), PLENTY), FAR, at_least_one=True)
     assert (b"".join(found.parts), found.end, found.size) == (b"bcdefg", (14, 1007), 6)
-    assert lengths_between(chunk, Position(11, byte), found) == [3, 2, 1]
+    assert found.lengths() == [3, 2, 1]
 
 
 @pytest.mark.parametrize("byte", [1002, 1003])
 def test_a_read_from_inside_a_record_that_a_fork_cut(chunk: AnyChunk, byte: int) -> None:
-    found = read_chunk(chunk, Position(11, byte), Limit(12, 1003), PLENTY, at_least_one=True)
+    found = read_chunk(
+        chunk, Window(Position(11, byte), PLENTY), Limit(12, 1003), at_least_one=True
+    )
     assert (b"".join(found.parts), found.end, found.size) == (b"bc", (12, 1003), 2)
-    assert lengths_between(chunk, Position(11, byte), found) == [2]
+    assert found.lengths() == [2]
     with pytest.raises(OffsetMismatch):
         read(chunk, Position(11, 1004), limit=Limit(12, 1003))
 
@@ -168,13 +170,13 @@ def test_parts_are_not_copied_while_the_chunk_is_open() -> None:
     part = b"x" * 100
     chunk = OpenChunk(BASE)
     chunk.add(part, [100])
-    [found] = read_chunk(chunk, BASE, FAR, PLENTY, at_least_one=True).parts
+    [found] = read_chunk(chunk, Window(BASE, PLENTY), FAR, at_least_one=True).parts
     assert found is part
 
 
 def test_a_whole_sealed_chunk_is_not_copied() -> None:
     chunk = opened([[3], [4]]).sealed()
-    [found] = read_chunk(chunk, BASE, FAR, PLENTY, at_least_one=True).parts
+    [found] = read_chunk(chunk, Window(BASE, PLENTY), FAR, at_least_one=True).parts
     assert found is chunk.data
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from streamd.streams import keys
+from streamd.streams.chunks import Window
 from streamd.streams.commands import Result
 from streamd.streams.model import Extent
 from streamd.streams.offsets import START, Position
@@ -384,7 +385,7 @@ def test_a_long_ancestry_is_not_searched_for_each_record() -> None:
         driver.append(b"x", str(number))
     youngest = driver.stream(str(depth - 1))
     extents = youngest.extents = _CountedLooks(youngest.extents)
-    found = gather(youngest, START, 2 * depth, driver.machine.state.tails.find)
+    found = gather(youngest, Window(START, 2 * depth), driver.machine.state.tails.find)
     assert found is not None
     assert found.size == depth
     assert extents.looks < 20 * depth

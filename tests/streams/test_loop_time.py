@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from streamd.streams.chunks import AnyChunk, Chunk, Limit, OpenChunk, read_chunk
+from streamd.streams.chunks import AnyChunk, Chunk, Limit, OpenChunk, Window, read_chunk
 from streamd.streams.content import InvalidJson, json_value, split_json
 from streamd.streams.offsets import START, Position
 
@@ -48,7 +48,7 @@ def test_reads_in_an_append_of_a_million_messages_do_not_each_go_over_all(
     def read(record: int) -> None:
         at = Position(record, chunk.bytes_before(record))
         assert at.byte == 2 * record
-        found = read_chunk(chunk, at, limit, 64, at_least_one=True)
+        found = read_chunk(chunk, Window(at, 64), limit, at_least_one=True)
         assert found.size == min(64, chunk.end_byte - at.byte)
 
     read(MESSAGES - 1)

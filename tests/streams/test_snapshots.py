@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from streamd.streams import keys
+from streamd.streams.chunks import Window
 from streamd.streams.codec import decode_batch
 from streamd.streams.commands import Append, DropUploads, Result, StorePart
 from streamd.streams.model import Settings, Stream
@@ -179,9 +180,9 @@ def test_publishing_renews_a_sliding_window() -> None:
 def test_json_records_come_with_their_lengths(driver: Driver) -> None:
     driver.create("j", JSON)
     driver.append(b"[1, 22, 333]", "j", JSON)
-    found = driver.state.read_recent_records(driver.stream("j"), Position(1, 2), 100)
+    found = driver.state.read_recent(driver.stream("j"), Window(Position(1, 2), 100))
     assert found is not None
-    assert found.lengths == [3, 4]
+    assert found.lengths() == [3, 4]
 
 
 def test_rows_written_before_snapshots_existed_are_still_read() -> None:

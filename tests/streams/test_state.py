@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamd.streams.chunks import OffsetMismatch
+from streamd.streams.chunks import OffsetMismatch, Window
 from streamd.streams.codec import Batch, decode_batch, encode_batch
 from streamd.streams.commands import Append, Command, Create, CreateBucket, Delete, Sweep, Touch
 from streamd.streams.content import split_body
@@ -49,11 +49,11 @@ def test_an_empty_store_is_an_empty_state() -> None:
 
 def test_stored_records_are_not_recent(driver: Driver) -> None:
     driver.create(body=b"x")
-    assert driver.state.read_recent(driver.stream(), START, 100) is not None
+    assert driver.state.read_recent(driver.stream(), Window(START, 100)) is not None
     driver.flush()
-    assert driver.state.read_recent(driver.stream(), START, 100) is not None
+    assert driver.state.read_recent(driver.stream(), Window(START, 100)) is not None
     driver.reopen()
-    assert driver.state.read_recent(driver.stream(), START, 100) is None
+    assert driver.state.read_recent(driver.stream(), Window(START, 100)) is None
 
 
 def test_a_read_at_the_tail_does_not_wait(driver: Driver) -> None:
@@ -61,7 +61,7 @@ def test_a_read_at_the_tail_does_not_wait(driver: Driver) -> None:
     driver.flush()
     driver.reopen()
     stream = driver.stream()
-    found = driver.state.read_recent(stream, stream.tail, 100)
+    found = driver.state.read_recent(stream, Window(stream.tail, 100))
     assert found is not None
     assert (found.parts, found.end, found.size) == ([], stream.tail, 0)
 
@@ -95,9 +95,9 @@ def test_chunks_read_from_the_store_may_be_kept_in_memory(driver: Driver) -> Non
     driver.flush()
     driver.reopen()
     stream = driver.stream()
-    found = read_from_store(driver.store, stream, START, 100)
+    found = read_from_store(driver.store, stream, Window(START, 100))
     driver.state.tails.install(found.stream_id, list(found.chunks))
-    recent = driver.state.read_recent(stream, START, 100)
+    recent = driver.state.read_recent(stream, Window(START, 100))
     assert recent is not None
     assert b"".join(recent.parts) == b"stored"
     driver.append(b"+more")
@@ -151,7 +151,7 @@ def test_a_long_stream_is_read_from_the_store_a_few_chunks_at_a_time(driver: Dri
     driver.flush()
     driver.reopen()
     stream = driver.stream()
-    found = read_from_store(driver.store, stream, START, max_bytes=SEAL_BYTES)
+    found = read_from_store(driver.store, stream, Window(START, SEAL_BYTES))
     assert found.slice is not None
     assert found.slice.end == Position(3, 3 * len(records[0]))
     assert len(found.chunks) == 1

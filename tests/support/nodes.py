@@ -15,6 +15,7 @@ from streamd.group.stores import Stores
 from streamd.http.streams.live import Hub
 from streamd.node.node import UNGUARDED, Node, wall_clock_ms
 from streamd.process.threads import OpenThread, RunBlocking, in_thread, own_thread
+from streamd.streams.chunks import Window
 from streamd.streams.commands import Append, Change, Create, Outcome
 from streamd.streams.content import split_body
 from streamd.streams.keys import stream_key
@@ -111,7 +112,7 @@ async def read_all(node: Node, name: str, max_bytes: int = 1 << 20) -> bytes:
     while True:
         stream = await node.reads.stream(key(name))
         assert stream is not None
-        found = await node.reads.read(stream, at, max_bytes)
+        found = await node.reads.read(stream, Window(at, max_bytes))
         if not found.size:
             return content
         content += b"".join(found.parts)

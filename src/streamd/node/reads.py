@@ -11,7 +11,7 @@ import trio
 from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
-from streamd.streams.chunks import AnyChunk, Limit, OffsetMismatch, Slice
+from streamd.streams.chunks import AnyChunk, Limit, OffsetMismatch, Slice, Window, joined
 from streamd.streams.listing import (
     BucketPage,
     BucketQuery,
@@ -23,7 +23,6 @@ from streamd.streams.listing import (
 from streamd.streams.model import Bucket, Stream
 from streamd.streams.offsets import Position
 from streamd.streams.reading import (
-    RecordSlice,
     StoredRead,
     find_record,
     finder,
@@ -126,63 +125,54 @@ class Reads:
         skipped = record - chunk.start_record
         return Position(record, chunk.start_byte + chunk.bytes_before(skipped))
 
-    async def read(
-        self, stream: Stream, at: Position, max_bytes: int, lengths: list[int] | None = None
-    ) -> Slice:
-        """Records of `stream` from `at` on, at most about `max_bytes` but at least one.
+    async def read(self, stream: Stream, window: Window) -> Slice:
+        """The records of `stream` in `window`.
 
-        Their sizes are added to `lengths`. Empty only at the tail. A position inside a record
-        reads from its beginning. Raises `OffsetMismatch` when `at` contradicts the stream, or the
-        stream was removed meanwhile; `OffsetGone` when `at` was trimmed; a `ColdError` when the
-        records are only in the cold store and cannot be read there.
+        Empty only at the tail. A position inside a record reads from its beginning. Raises
+        `OffsetMismatch` when the position contradicts the stream, or the stream was removed
+        meanwhile; `OffsetGone` when it was trimmed; a `ColdError` when the records are only in the
+        cold store and cannot be read there.
         """
         flushes = self._state.flushes
         while True:
-            recent = self.read_now(stream, at, max_bytes, lengths)
+            recent = self.read_now(stream, window)
             if recent is not None:
                 return recent
-            stored = await self._run_blocking(
-                read_from_store, self._store, stream, at, max_bytes, lengths
-            )
+            stored = await self._run_blocking(read_from_store, self._store, stream, window)
             # Only if `stream` is certainly still the state's own. If a Raft snapshot replaced it
             # with a larger one, or it was loaded from the store again, these chunks would leave a
             # gap.
             if flushes == self._state.flushes:
                 self._keep(stream, stored)
-            found = stored.slice or await self._from_cold(stream, stored, at, max_bytes, lengths)
+            found = stored.slice or await self._from_cold(stream, stored, window)
             if found is not None:
-                return self._prolonged(stream, found, max_bytes, lengths)
-            if self._state.read_recent(stream, at, max_bytes) is None:
-                if at.record < stream.earliest.record:
+                return self._prolonged(stream, found, window)
+            if self._state.read_recent(stream, window) is None:
+                if window.at.record < stream.earliest.record:
                     raise OffsetGone(stream.earliest)
                 raise OffsetMismatch
 
-    def read_now(
-        self, stream: Stream, at: Position, max_bytes: int, lengths: list[int] | None = None
-    ) -> Slice | None:
+    def read_now(self, stream: Stream, window: Window) -> Slice | None:
         """As `read`, or None if the records are not in memory."""
-        if at.record < stream.earliest.record:
+        if window.at.record < stream.earliest.record:
             raise OffsetGone(stream.earliest)
-        return self._state.read_recent(stream, at, max_bytes, lengths)
+        return self._state.read_recent(stream, window)
 
-    async def records(self, stream: Stream, at: Position, max_bytes: int) -> RecordSlice:
-        """As `read`, with the records' lengths, for streams as they once were.
+    async def read_pinned(self, stream: Stream, window: Window) -> Slice:
+        """As `read`, of a stream as it once was.
 
         `stream` is a copy whose ids are pinned: records trimmed since can still be read. Nothing of
         it is kept in memory. Raises `OffsetMismatch`, and as `read` a `ColdError`.
         """
-        recent = self._state.read_recent_records(stream, at, max_bytes)
+        recent = self._state.read_recent(stream, window)
         if recent is not None:
             return recent
-        lengths: list[int] = []
-        stored = await self._run_blocking(
-            read_from_store, self._store, stream, at, max_bytes, lengths
-        )
-        found = stored.slice or await self._from_cold(stream, stored, at, max_bytes, lengths)
+        stored = await self._run_blocking(read_from_store, self._store, stream, window)
+        found = stored.slice or await self._from_cold(stream, stored, window)
         if found is not None:
-            return RecordSlice(found, lengths)
+            return found
         # A flush may have moved it from memory to the store between the two lookups.
-        recent = self._state.read_recent_records(stream, at, max_bytes)
+        recent = self._state.read_recent(stream, window)
         if recent is None:
             raise OffsetMismatch
         return recent
@@ -221,19 +211,12 @@ class Reads:
         stop = min(stop, limit.byte - chunk.start_byte)
         return b"".join(chunk.buffers(max(0, stop - most), stop))
 
-    async def _from_cold(
-        self,
-        stream: Stream,
-        stored: StoredRead,
-        at: Position,
-        max_bytes: int,
-        lengths: list[int] | None = None,
-    ) -> Slice | None:
+    async def _from_cold(self, stream: Stream, stored: StoredRead, window: Window) -> Slice | None:
         """Records that the store knows to be in the cold store; None if it knows of none."""
         if not stored.cold:
             return None
         chunks = await self._cold.chunks(stored.cold)
-        return gather(stream, at, max_bytes, finder(stored.stream_id, chunks), lengths)
+        return gather(stream, window, finder(stored.stream_id, chunks))
 
     def _keep(self, stream: Stream, stored: StoredRead) -> None:
         """Keep chunks that reach to the stream's end: its next reader will want them too."""
@@ -242,18 +225,13 @@ class Reads:
         if stored.chunks[-1].end_record == stream.records:
             self._state.tails.install(stream.stream_id, list(stored.chunks))
 
-    def _prolonged(
-        self, stream: Stream, found: Slice, max_bytes: int, lengths: list[int] | None
-    ) -> Slice:
+    def _prolonged(self, stream: Stream, found: Slice, window: Window) -> Slice:
         """What was found in the store, and what follows it in memory: a short stream is one piece.
 
         Some clients take the first piece for everything.
         """
-        left = max_bytes - found.size
-        more: list[int] | None = None if lengths is None else []
-        recent = self._state.read_recent(stream, found.end, left, more) if left > 0 else None
-        if recent is None or recent.size > left:
+        rest = window.after(found)
+        recent = None if rest is None else self._state.read_recent(stream, rest)
+        if rest is None or recent is None or recent.size > rest.max_bytes:
             return found
-        if lengths is not None and more is not None:
-            lengths += more
-        return Slice([*found.parts, *recent.parts], recent.end, found.size + recent.size)
+        return joined((found, recent))

@@ -7,13 +7,14 @@ Chunks hold whole records end to end; clients never see where one chunk ends and
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from itertools import accumulate, pairwise
 from struct import pack
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from streamd.streams.offsets import Position
 
@@ -33,12 +34,59 @@ class Limit(NamedTuple):
     byte: int
 
 
-class Slice(NamedTuple):
-    """The result of a read: `parts` end to end, up to the record boundary `end`."""
+class Window(msgspec.Struct, frozen=True, gc=False):
+    """What a read asks for: records from `at` on, at most about `max_bytes` but at least one."""
+
+    at: Position
+    max_bytes: int
+
+    def after(self, found: Slice) -> Window | None:
+        """What is still asked for once `found` was read; None if that was all."""
+        left = self.max_bytes - found.size
+        return Window(found.end, left) if left > 0 else None
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """Records from the `first` to before the `last` of some whose `lengths` are known.
+
+    Together they have `size` bytes: fewer than their lengths if a fork was cut inside the last.
+    """
+
+    lengths: list[int]
+    first: int
+    last: int
+    size: int
+
+
+class Slice(msgspec.Struct, frozen=True, gc=False):
+    """The result of a read: `parts` end to end, `size` bytes up to the record boundary `end`.
+
+    No record lies in two of the parts. `runs` are its records, in order.
+    """
 
     parts: list[Buffer]
     end: Position
     size: int
+    runs: Sequence[Run] = ()
+
+    def lengths(self) -> list[int]:
+        """The sizes in bytes of its records, in order. Takes time for each of them."""
+        found: list[int] = []
+        for run in self.runs:
+            lengths = run.lengths[run.first : run.last]
+            lengths[-1] -= sum(lengths) - run.size
+            found += lengths
+        return found
+
+
+def joined(pieces: Sequence[Slice]) -> Slice:
+    """Slices that follow each other, as one."""
+    return Slice(
+        [part for piece in pieces for part in piece.parts],
+        pieces[-1].end,
+        sum(piece.size for piece in pieces),
+        [run for piece in pieces for run in piece.runs],
+    )
 
 
 class Marks:
@@ -257,15 +305,14 @@ class OpenChunk:
 AnyChunk = Chunk | OpenChunk
 
 
-def read_chunk(
-    chunk: AnyChunk, at: Position, limit: Limit, max_bytes: int, *, at_least_one: bool
-) -> Slice:
-    """The chunk's records from `at` up to `limit`, as many as fit into `max_bytes`.
+def read_chunk(chunk: AnyChunk, window: Window, limit: Limit, *, at_least_one: bool) -> Slice:
+    """The chunk's records in `window` up to `limit`.
 
     With `at_least_one` the first record is read whatever its size, so that a reader always makes
-    progress. A position inside a record reads from the record's beginning. Raises
-    `OffsetMismatch` when the byte position of `at` lies outside its record.
+    progress; without, only what fits. A position inside a record reads from the record's beginning.
+    Raises `OffsetMismatch` when the byte position lies outside its record.
     """
+    at = window.at
     skipped = at.record - chunk.start_record
     start = chunk.bytes_before(skipped) if skipped else 0
     if chunk.start_byte + start != at.byte:
@@ -275,22 +322,23 @@ def read_chunk(
         if not chunk.start_byte + start < at.byte <= end_byte:
             raise OffsetMismatch
         at = Position(at.record, chunk.start_byte + start)
+        window = replace(window, at=at)
     end = Position(min(chunk.end_record, limit.record), min(chunk.end_byte, limit.byte))
-    if end.byte - at.byte > max_bytes:
-        end = _fitting(chunk, at, end, max_bytes, at_least_one)
+    if end.byte - at.byte > window.max_bytes:
+        end = _fitting(chunk, window, end, at_least_one)
     stop = end.byte - chunk.start_byte
-    return Slice(chunk.buffers(start, stop), end, stop - start)
+    run = Run(chunk.lengths, skipped, end.record - chunk.start_record, stop - start)
+    return Slice(chunk.buffers(start, stop), end, stop - start, (run,))
 
 
-def _fitting(
-    chunk: AnyChunk, at: Position, end: Position, max_bytes: int, at_least_one: bool
-) -> Position:
+def _fitting(chunk: AnyChunk, window: Window, end: Position, at_least_one: bool) -> Position:
+    at = window.at
     first, last = at.record - chunk.start_record, end.record - chunk.start_record
     fitting = size = 0
     # Only as far as they fit: a chunk may have a million.
     for begin in range(first, last, _MARKED_RECORDS):
         ends = list(accumulate(chunk.lengths[begin : min(begin + _MARKED_RECORDS, last)]))
-        count = bisect_right(ends, max_bytes - size)
+        count = bisect_right(ends, window.max_bytes - size)
         if count:
             fitting, size = fitting + count, size + ends[count - 1]
         if count < len(ends):
@@ -300,18 +348,6 @@ def _fitting(
             return at
         fitting, size = 1, min(chunk.lengths[first], end.byte - at.byte)
     return Position(at.record + fitting, at.byte + size)
-
-
-def lengths_between(chunk: AnyChunk, at: Position, piece: Slice) -> list[int]:
-    """The sizes in bytes of the records in `piece`, not empty, which was read from a chunk at `at`.
-
-    The last one is shorter than in the chunk if a fork was cut inside it.
-    """
-    end_record = piece.end.record
-    lengths = chunk.lengths[at.record - chunk.start_record : end_record - chunk.start_record]
-    assert lengths, "a piece that was read has records"
-    lengths[-1] -= sum(lengths) - piece.size
-    return lengths
 
 
 def append_at(chunk: AnyChunk, at: Position) -> list[int]:

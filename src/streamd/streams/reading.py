@@ -12,16 +12,15 @@ import msgspec
 from streamd.streams import keys
 from streamd.streams.chunks import (
     AnyChunk,
-    Buffer,
     Chunk,
     Limit,
     OffsetMismatch,
     Slice,
-    lengths_between,
+    Window,
+    joined,
     read_chunk,
 )
 from streamd.streams.model import ColdSlice, Pack, SliceRef, Stream
-from streamd.streams.offsets import Position
 from streamd.streams.tables import KeyValue
 
 # Rows of cold slices that are looked up at once: for this read, and for the next.
@@ -31,16 +30,6 @@ _END_RECORD = attrgetter("end_record")
 _CHUNK_DECODER = msgspec.msgpack.Decoder(Chunk)
 _SLICE_DECODER = msgspec.msgpack.Decoder(ColdSlice)
 _PACK_DECODER = msgspec.msgpack.Decoder(Pack)
-
-
-class RecordSlice(NamedTuple):
-    """The result of a read, with the sizes in bytes of its records, in order.
-
-    No record lies in two of the parts.
-    """
-
-    slice: Slice
-    lengths: list[int]
 
 
 class LocatedSlice(NamedTuple):
@@ -86,40 +75,34 @@ def home(stream: Stream, record: int) -> tuple[int, Limit]:
     return stream.stream_id, Limit(stream.records, stream.size)
 
 
-def gather(
-    stream: Stream,
-    at: Position,
-    max_bytes: int,
-    find: Find,
-    lengths: list[int] | None = None,
-) -> Slice | None:
-    """Records from `at` on, as far as `find` has them; None if it lacks the first.
+def gather(stream: Stream, window: Window, find: Find) -> Slice | None:
+    """The records in `window` as far as `find` has them; None if it lacks the first.
 
-    Their sizes are added to `lengths`. Raises `OffsetMismatch` when `at` contradicts the stream.
+    Raises `OffsetMismatch` when the window's position contradicts the stream.
     """
+    at = window.at
     if at.record >= stream.records:
         if at != stream.tail:
             raise OffsetMismatch
         return Slice([], at, 0)
-    parts: list[Buffer] = []
-    size = 0
-    start = at
-    while at.record < stream.records and size < max_bytes:
-        stream_id, limit = home(stream, at.record)
-        chunk = find(stream_id, at.record)
+    pieces: list[Slice] = []
+    rest: Window | None = window
+    while rest is not None:
+        record = rest.at.record
+        stream_id, limit = home(stream, record)
+        chunk = find(stream_id, record)
         if chunk is None:
             break
-        piece = read_chunk(chunk, at, limit, max_bytes - size, at_least_one=at is start)
+        piece = read_chunk(chunk, rest, limit, at_least_one=not pieces)
         if not piece.size:
-            break  # the next record is too large for the rest of `max_bytes`
-        parts += piece.parts
-        size += piece.size
-        if lengths is not None:
-            lengths += lengths_between(chunk, at, piece)
-        at = piece.end
-    if at is start:
-        return None
-    return Slice(parts, at, size)
+            break  # The next record is too large for the rest of the window.
+        pieces.append(piece)
+        if piece.end.record == stream.records:
+            break
+        rest = rest.after(piece)
+    if len(pieces) > 1:
+        return joined(pieces)
+    return pieces[0] if pieces else None
 
 
 def finder(stream_id: int, chunks: Sequence[Chunk]) -> Find:
@@ -207,24 +190,19 @@ def read_slices(store: KeyValue, stream_id: int, record: int) -> list[LocatedSli
     return located
 
 
-def read_from_store(
-    store: KeyValue,
-    stream: Stream,
-    at: Position,
-    max_bytes: int,
-    lengths: list[int] | None = None,
-) -> StoredRead:
-    """Records from `at` on as far as they are in the store, or where in the cold store they are.
+def read_from_store(store: KeyValue, stream: Stream, window: Window) -> StoredRead:
+    """The records in `window` as far as they are in the store, or where in the cold store they are.
 
     Takes only one stream id's chunks at a time: a fork's reader returns for the next.
-    Blocks. Raises `OffsetMismatch` when `at` contradicts the stream.
+    Blocks. Raises `OffsetMismatch` when the window's position contradicts the stream.
     """
-    stream_id, _ = home(stream, at.record)
-    chunks = held(store, stream_id, at.record, max_bytes=max_bytes)
-    found = gather(stream, at, max_bytes, finder(stream_id, chunks), lengths)
+    record = window.at.record
+    stream_id, _ = home(stream, record)
+    chunks = held(store, stream_id, record, max_bytes=window.max_bytes)
+    found = gather(stream, window, finder(stream_id, chunks))
     if found is not None:
         return StoredRead(found, stream_id, chunks)
-    return StoredRead(None, stream_id, [], read_slices(store, stream_id, at.record))
+    return StoredRead(None, stream_id, [], read_slices(store, stream_id, record))
 
 
 def find_record(

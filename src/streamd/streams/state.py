@@ -15,7 +15,7 @@ import msgspec
 from streamd.streams import keys
 from streamd.streams.blobs import Parts
 from streamd.streams.checks import is_applicable
-from streamd.streams.chunks import AnyChunk, Limit, OffsetMismatch, Slice
+from streamd.streams.chunks import AnyChunk, Limit, OffsetMismatch, Slice, Window
 from streamd.streams.commands import (
     Append,
     BeginUpload,
@@ -42,7 +42,7 @@ from streamd.streams.model import (
     Upload,
 )
 from streamd.streams.offsets import Position
-from streamd.streams.reading import RecordSlice, gather, home, read_stored
+from streamd.streams.reading import gather, home, read_stored
 from streamd.streams.sessions import Session
 from streamd.streams.tables import KeyValue, Table
 from streamd.streams.tails import Tails
@@ -209,24 +209,12 @@ class State:
 
     # -- reads --------------------------------------------------------------------------------
 
-    def read_recent(
-        self, stream: Stream, at: Position, max_bytes: int, lengths: list[int] | None = None
-    ) -> Slice | None:
-        """Records from `at` on as far as they are in memory, at most about `max_bytes`.
+    def read_recent(self, stream: Stream, window: Window) -> Slice | None:
+        """The records in `window` as far as they are in memory; None if the first is not.
 
-        At least one record is read, whatever its size; their sizes are added to `lengths`. None
-        if the record at `at` is only in the store. Raises `OffsetMismatch` when `at` contradicts
-        the stream.
+        Raises `OffsetMismatch` when the window's position contradicts the stream.
         """
-        return gather(stream, at, max_bytes, self.tails.find, lengths)
-
-    def read_recent_records(
-        self, stream: Stream, at: Position, max_bytes: int
-    ) -> RecordSlice | None:
-        """As `read_recent`, with the records' lengths."""
-        lengths: list[int] = []
-        found = self.read_recent(stream, at, max_bytes, lengths)
-        return None if found is None else RecordSlice(found, lengths)
+        return gather(stream, window, self.tails.find)
 
     def chunk_at(self, stream: Stream, record: int) -> tuple[AnyChunk, Limit]:
         """The chunk with `record`, from memory or store, and how far the stream reads in it."""

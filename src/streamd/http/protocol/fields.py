@@ -31,6 +31,7 @@ from streamd.protocol.headers import (
 )
 from streamd.streams.bounds import MAX_SAFE_INTEGER, MAX_TOKEN_BYTES, MAX_TTL_S
 from streamd.streams.checks import TIMESTAMP
+from streamd.streams.chunks import Window
 from streamd.streams.content import is_content_type
 from streamd.streams.model import ForkRequest, ProducerStamp, Settings
 from streamd.streams.offsets import START, Position, parse_offset
@@ -39,6 +40,8 @@ Headers = Mapping[bytes, bytes]
 
 MAX_READ_BYTES = 16 * 1024 * 1024
 PIECE_BYTES = 1024 * 1024
+# Every length costs some work, so a large answer of tiny records would block the loop.
+_FRAMED_BYTES = PIECE_BYTES
 
 _WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,19}")
 
@@ -76,6 +79,10 @@ class ReadQuery(NamedTuple):
     local: bool = False
     record: int | None = None
     framed: bool = False
+
+    def window(self, at: Position) -> Window:
+        """What it asks for of the records from `at` on."""
+        return Window(at, self.max_bytes)
 
 
 def whole_number(raw: bytes, name: str, most: int) -> int:
@@ -244,13 +251,18 @@ def _read_query(query: bytes) -> ReadQuery:
         raise BadRequest("INVALID_REQUEST", "framing must be lengths")
     if framing is not None and live is not None:
         raise BadRequest("INVALID_REQUEST", "framing and live exclude each other")
+    max_bytes = PIECE_BYTES
+    if most is not None:
+        max_bytes = max(1, whole_number(most, "max_bytes", MAX_READ_BYTES))
+    if framing is not None:
+        max_bytes = min(max_bytes, _FRAMED_BYTES)
     return ReadQuery(
         _offset(given.get(b"offset", b"-1")),
         live,
         # A cursor is only a cache key: a malformed one must not fail the read.
         int(cursor) if cursor.isdigit() else None,
         None if timeout is None else _seconds_as_ms(timeout),
-        PIECE_BYTES if most is None else max(1, whole_number(most, "max_bytes", MAX_READ_BYTES)),
+        max_bytes,
         is_local(given),
         None if record is None else whole_number(record, "record", MAX_SAFE_INTEGER),
         framing is not None,

@@ -24,10 +24,9 @@ from streamd.http.sockets.shares import LimitReached
 from streamd.http.streams.service import Service
 from streamd.http.streams.snapshots import TOO_MANY_DOWNLOADS, Sending
 from streamd.objectstore.errors import ColdError
-from streamd.streams.chunks import OffsetMismatch
+from streamd.streams.chunks import OffsetMismatch, Slice, Window
 from streamd.streams.content import DEFAULT_CONTENT_TYPE, JSON_SEPARATOR, is_json
 from streamd.streams.model import Stream
-from streamd.streams.reading import RecordSlice
 
 # How much is read at once, and written at once: even tiny messages must not block the loop.
 _READ_BYTES = 512 * 1024
@@ -129,22 +128,22 @@ class _Bootstrap:
         at = stream.earliest
         while at != stream.tail:
             try:
-                found = await self._service.node.reads.records(stream, at, _READ_BYTES)
+                found = await self._service.node.reads.read_pinned(stream, Window(at, _READ_BYTES))
             except (OffsetMismatch, ColdError) as error:
                 raise ClientGone from error
             for piece in _pieces(found, part_head, trailing):
                 await channel.send(piece)
                 # Perhaps neither the read nor the send had to wait: let other tasks run.
                 await trio.lowlevel.checkpoint()
-            at = found.slice.end
+            at = found.end
 
 
-def _pieces(found: RecordSlice, part_head: bytes, trailing: int) -> Iterator[bytes]:
+def _pieces(found: Slice, part_head: bytes, trailing: int) -> Iterator[bytes]:
     """Records as parts, joined into pieces worth a write."""
-    lengths = iter(found.lengths)
+    lengths = iter(found.lengths())
     gathered: list[Buffer] = []
     size = 0
-    for buffer in found.slice.parts:
+    for buffer in found.parts:
         view = memoryview(buffer)
         start = 0
         while start < len(view):

@@ -11,7 +11,7 @@ import trio
 from streamd.http.access.rates import begin_live, charge_answer, end_live
 from streamd.http.protocol import compression, fields
 from streamd.http.protocol.conditions import named_tag
-from streamd.http.protocol.fields import PIECE_BYTES, BadRequest, Live, ReadQuery
+from streamd.http.protocol.fields import BadRequest, Live, ReadQuery
 from streamd.http.protocol.messages import Buffer, LiveResponse, Parked, Request, Response
 from streamd.http.protocol.routing import StreamRoute
 from streamd.http.streams.live import Reader
@@ -30,10 +30,8 @@ from streamd.streams.offsets import Position
 Answered = TypeVar("Answered", Response, Response | None)
 _NO_STORE = b"Cache-Control: no-store\r\n"
 _CACHEABLE_S = 60
-# Records with their lengths, for programs that need each record. Every length costs some work, so
-# a large answer of tiny records would block the loop: hence a limit of its own.
+# Records with their lengths, for programs that need each record.
 FRAMED_TYPE = "application/vnd.streamd.records"
-_FRAMED_BYTES = PIECE_BYTES
 _CACHEABLE = b"Cache-Control: %b, max-age=60, stale-while-revalidate=300\r\n"
 _UP_TO_DATE = b"Stream-Up-To-Date: true\r\n"
 _CLOSED = b"Stream-Closed: true\r\n"
@@ -126,7 +124,7 @@ def _read_now(
 ) -> Response | None:
     """As `_catch_up`, or None if that must wait."""
     try:
-        found = service.node.reads.read_now(stream, at, query.max_bytes)
+        found = service.node.reads.read_now(stream, query.window(at))
     except (OffsetMismatch, OffsetGone):
         return None
     if found is None or (_may_shrink(stream, found) and compression.asked_for(request)):
@@ -231,15 +229,13 @@ def _now(stream: Stream) -> Response:
 async def _catch_up(
     service: Service, request: Request, stream: Stream, at: Position, query: ReadQuery
 ) -> Response:
-    lengths: list[int] | None = [] if query.framed else None
-    most = min(query.max_bytes, _FRAMED_BYTES) if query.framed else query.max_bytes
     try:
-        found = await service.node.reads.read(stream, at, most, lengths)
+        found = await service.node.reads.read(stream, query.window(at))
     except OffsetMismatch:
         raise BadRequest("INVALID_OFFSET", "offset is not an offset of this stream") from None
     except OffsetGone as gone:
         return offset_gone(gone.earliest)
-    response = _slice(service, request, stream, at, query, found, lengths)
+    response = _slice(service, request, stream, at, query, found)
     if response.status == 200 and _may_shrink(stream, found):
         await service.compressor.compress(request, response)
     return response
@@ -257,7 +253,6 @@ def _slice(
     at: Position,
     query: ReadQuery,
     found: Slice,
-    lengths: list[int] | None = None,
 ) -> Response:
     """The answer with the records found at `at`, or that the client has them."""
     up_to_date = found.end == stream.tail
@@ -269,6 +264,7 @@ def _slice(
     if asked is not None and (named := named_tag(asked, etag)) is not None:
         return Response(304, b"ETag: %b\r\n" % named + caching)
     content_type = stream.content_type.encode()
+    lengths = found.lengths() if query.framed else None
     head = b"Content-Type: %b\r\nStream-Next-Offset: %b\r\nETag: %b\r\n" % (
         content_type if lengths is None else FRAMED_TYPE.encode(),
         found.end.token(),

@@ -28,7 +28,7 @@ from streamd.node.blobs import BlobGone, Upload, UploadRefused
 from streamd.objectstore.errors import ColdError
 from streamd.protocol.headers import CONTENT_TYPE
 from streamd.streams.blobs import PART_BYTES
-from streamd.streams.chunks import OffsetMismatch
+from streamd.streams.chunks import OffsetMismatch, Window
 from streamd.streams.commands import Outcome, Result
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
 from streamd.streams.foresight import foresee_snapshot
@@ -81,7 +81,7 @@ class Sending:
             if stream.snapshot is not None and stream.snapshot.size:
                 await self._service.node.blobs.part(stream.snapshot.blob_id, 0)
             elif stream.earliest != stream.tail:
-                await self._service.node.reads.records(stream, stream.earliest, 1)
+                await self._service.node.reads.read_pinned(stream, Window(stream.earliest, 1))
         except (BlobGone, OffsetMismatch):
             pass  # Sending will meet it again, and abort the body.
         except BaseException:

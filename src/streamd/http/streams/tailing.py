@@ -32,7 +32,7 @@ from streamd.http.streams.live import SseReader
 from streamd.http.streams.service import TOO_MANY_READERS, Service, offset_gone
 from streamd.node.reads import OffsetGone
 from streamd.objectstore.errors import ColdError
-from streamd.streams.chunks import OffsetMismatch
+from streamd.streams.chunks import OffsetMismatch, Window
 from streamd.streams.content import is_text
 from streamd.streams.etags import state_tag
 from streamd.streams.model import Stream
@@ -54,7 +54,7 @@ async def tail_by_sse(
 ) -> Response | LiveResponse | LateAnswer:
     """GET with ``live=sse``: everything after `at`, then each change as it is made."""
     try:
-        await service.node.reads.read(stream, at, 1)
+        await service.node.reads.read(stream, Window(at, 1))
     except OffsetMismatch:
         raise BadRequest("INVALID_OFFSET", "offset is not an offset of this stream") from None
     except OffsetGone as gone:
@@ -203,7 +203,8 @@ class _SseTail(SseReader):
             if self._told_tail and self.at == stream.tail and not stream.closed:
                 return True
             try:
-                found = await self._service.node.reads.read(stream, self.at, _EVENT_BYTES)
+                window = Window(self.at, _EVENT_BYTES)
+                found = await self._service.node.reads.read(stream, window)
             except (OffsetMismatch, OffsetGone, ColdError):
                 return False  # The client learns why when it reconnects.
             if self._is_over():
