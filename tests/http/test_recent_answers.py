@@ -7,10 +7,11 @@ from pathlib import Path
 from random import Random
 
 import httpx
+import pytest
 
+from streamd.http.protocol.fields import ReadQuery, read_query
 from streamd.http.protocol.messages import Response
 from streamd.http.streams.recent_answers import MAX_ANSWERS, MAX_BODY_BYTES, Key, RecentAnswers
-from streamd.streams.offsets import START
 from tests.http.serving import serving
 
 STREAM = "/bucket/s"
@@ -100,8 +101,45 @@ async def test_the_age_that_a_cache_may_keep_goes_down_from_read_to_read(tmp_pat
     assert ages[1] <= ages[0] - 10
 
 
+# Queries that differ from one without parameters in one field.
+OTHERWISE = {
+    "at": "offset=" + token(1, 3),
+    "live": "offset=-1&live=long-poll",
+    "cursor": "cursor=7",
+    "timeout_ms": "timeout=2",
+    "max_bytes": "max_bytes=1",
+    "local": "consistency=local",
+    "record": "record=1",
+    "framed": "framing=lengths",
+}
+
+
+@pytest.mark.parametrize("field", ReadQuery._fields)
+async def test_no_read_gets_the_answer_to_another(field: str, tmp_path: Path) -> None:
+    query = OTHERWISE[field]
+    asked = read_query(query.encode())
+    assert asked._replace(**{field: getattr(ReadQuery(), field)}) == ReadQuery() != asked
+    async with serving(tmp_path) as server, server.client() as http:
+
+        async def ask(query: str) -> tuple[int, bytes, dict[str, str]]:
+            answer = await http.get(f"/v1/stream/s?{query}")
+            headers = dict(answer.headers)
+            headers.pop("date", None)
+            return answer.status_code, answer.content, headers
+
+        await http.put("/v1/stream/s", headers=BINARY, content=b"one")
+        await http.post("/v1/stream/s", headers=BINARY, content=b"two")
+        own = await ask(query)
+        server.service.answers = RecentAnswers()
+        plain = await ask("")
+        assert len(server.service.answers) == 1
+        assert (await ask(query))[:2] == own[:2]
+        assert {**(await ask(query))[2], "stream-cursor": ""} == {**own[2], "stream-cursor": ""}
+        assert await ask("") == plain
+
+
 def key(number: int) -> Key:
-    return number, 1, 1, False, START, 1
+    return number, 1, 1, False, ReadQuery()
 
 
 def test_few_and_small_answers_are_kept_and_hold_on_to_nothing_larger() -> None:

@@ -69,7 +69,7 @@ class Live(Enum):
 class ReadQuery(NamedTuple):
     """The parameters of a read. `at` is None for ``offset=now``; `local` reads this node's state
     without asking the leader for a later one. `record` replaces the offset by a record's number;
-    `framed` asks for records with their lengths."""
+    `framed` asks for records with their lengths. A kept answer is found by all of it."""
 
     at: Position | None = START
     live: Live | None = None

@@ -107,7 +107,7 @@ def begin_read(service: Service, request: Request, route: StreamRoute) -> Respon
     if query.live is not None and at == stream.tail:
         service.touch(route, stream)
         return _wait_at_tail(service, request, route, stream, query)
-    key = _repeated(service, request, stream, at, query)
+    key = _answer_key(service, request, stream, at, query)
     if key is not None and (known := service.answers.get(key)) is not None:
         return known
     response = _read_now(service, request, stream, at, query)
@@ -132,11 +132,11 @@ def _read_now(
     return _slice(service, request, stream, at, query, found)
 
 
-def _repeated(
+def _answer_key(
     service: Service, request: Request, stream: Stream, at: Position, query: ReadQuery
 ) -> Key | None:
-    """What the answer to a read depends on, for `Service.answers`; None if it depends on more: on
-    the clock, or on what the client has."""
+    """The key of the answer to a read in `Service.answers`; None if it depends on more: on the
+    clock, or on what the client has."""
     if (
         query.live is not None
         or stream.ttl_ms is not None
@@ -146,7 +146,7 @@ def _repeated(
     ):
         return None
     incarnation = service.incarnation(stream.stream_id)
-    return incarnation, stream.records, stream.size, stream.closed, at, query.max_bytes
+    return incarnation, stream.records, stream.size, stream.closed, query
 
 
 async def read(

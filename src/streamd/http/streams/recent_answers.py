@@ -7,16 +7,16 @@ that it depends on: a changed stream has another key, and the old answers are dr
 
 from __future__ import annotations
 
+from streamd.http.protocol.fields import ReadQuery
 from streamd.http.protocol.messages import Response
 from streamd.http.protocol.wire import body_parts
-from streamd.streams.offsets import Position
 
 # Of the bodies: 4 MiB together, besides as much for their heads.
 MAX_ANSWERS = 4096
 MAX_BODY_BYTES = 1024
 
-# A stream's incarnation, number of records, size and close; the offset, and the most bytes.
-Key = tuple[int, int, int, bool, Position, int]
+# A stream's incarnation, number of records, size and close; and all parameters of the read.
+Key = tuple[int, int, int, bool, ReadQuery]
 
 
 class RecentAnswers:
