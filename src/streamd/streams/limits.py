@@ -29,7 +29,7 @@ Rate = Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)] | None
 Kind = Literal["bucket", "identity"]
 
 
-class Limits(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class LimitFields(msgspec.Struct, frozen=True):
     """The limits of one bucket or identity; None is without a limit.
 
     Only buckets have quotas: `max_bytes` for all of a bucket's streams together, `max_streams`
@@ -44,6 +44,10 @@ class Limits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     max_bytes: Amount = None
     max_streams: Amount = None
     max_stream_bytes: Amount = None
+
+
+class Limits(LimitFields, frozen=True, array_like=True, gc=False):
+    """`LimitFields` as the log and the state have them: by position, so new ones come last."""
 
     @property
     def has_quota(self) -> bool:

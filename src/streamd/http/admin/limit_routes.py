@@ -6,7 +6,6 @@ from functools import partial
 from urllib.parse import unquote
 
 import msgspec
-from msgspec.structs import astuple
 from quart import Response, request
 from quart_trio import QuartTrio
 
@@ -17,7 +16,7 @@ from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody
 from streamd.node.node import Node
 from streamd.streams.checks import fault
 from streamd.streams.commands import Result, SetLimits
-from streamd.streams.limits import MAX_ROWS, Kind, Limits
+from streamd.streams.limits import MAX_ROWS, Kind
 
 _ENCODER = msgspec.json.Encoder()
 _KINDS: dict[str, Kind] = {"buckets": "bucket", "identities": "identity"}
@@ -51,7 +50,7 @@ class LimitRoutes:
         """Set all limits of a bucket or an identity."""
         body = msgspec.json.decode(await request.get_data(), type=LimitsBody)
         note(limits=msgspec.to_builtins(body))
-        command = SetLimits(kind, unquote(name), Limits(*astuple(body)))
+        command = SetLimits(kind, unquote(name), body.limits())
         wrong = fault(command)
         if wrong is not None:
             return error_answer("INVALID_REQUEST", _FAULTS[wrong], 400)
