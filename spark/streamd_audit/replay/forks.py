@@ -60,12 +60,7 @@ def anchor(
 def _found(
     source: Stream, at: tuple[int, int], sub_offset: int, found: Verified | None, ids: Ids
 ) -> tuple[int, int]:
-    if found is None:
-        # Of a release before nodes brought what they found: what it asked for, it got.
-        if sub_offset or at[0] == source.records:
-            raise Refused(FORK_OFFSET_INVALID)
-        return at
-    if found.record > source.records or found.verdict == commands.NOTHING:
+    if found is None or found.record > source.records or found.verdict == commands.NOTHING:
         raise Refused(STALE)
     if not ids.match(source, found.stream_id):
         raise Refused(STALE)

@@ -426,9 +426,9 @@ class Scope:
             return OFFSET_BEYOND_TAIL
         if at[0] == stream.records:
             return None if at[1] == stream.size else OFFSET_INVALID
-        if found is None:
-            return None if at[0] >= 0 else OFFSET_INVALID
-        if found.verdict == commands.NOTHING or not self.ids.match(stream, found.stream_id):
+        if found is None or found.verdict == commands.NOTHING:
+            return STALE
+        if not self.ids.match(stream, found.stream_id):
             return STALE
         return None if found.verdict == commands.BOUNDARY else OFFSET_INVALID
 

@@ -202,7 +202,7 @@ def _judged_create(command: Create) -> _Judged:
     settings = command.settings
     yield "key", keys.is_stream_key(command.key)
     yield "settings", _are_settings(settings)
-    # Commands written before `cut_as` existed have none.
+    # Only forks with a body have one.
     yield "cut_as", command.cut_as is None or is_content_type(command.cut_as)
     kind = command.cut_as or settings.content_type or DEFAULT_CONTENT_TYPE
     yield from _judged_records(kind, command.data, command.lengths)

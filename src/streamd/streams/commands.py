@@ -33,9 +33,8 @@ class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=Fals
     """PUT of a stream (protocol section 5.1), or of a fork when the settings name a source.
 
     `data` and `lengths` are the initial records end to end and their sizes in bytes. With
-    `implicit_bucket` a missing bucket is created too. `finding` says where a fork leaves its
-    source; commands written before the cold store existed have none. `cut_as` is the content type
-    by which a body, if there is one, was cut into records.
+    `implicit_bucket` a missing bucket is created too. Of a fork, `finding` says where it leaves its
+    source, and `cut_as` by which content type its body, if it has one, was cut into records.
     """
 
     key: bytes

@@ -104,10 +104,7 @@ def resolve_fork(state: State, command: Create, now_ms: int) -> Anchor:
         if request.sub_offset:
             raise ForkRefused(Result.FORK_SUB_OFFSET_INVALID)
         return Anchor(request.source, source, at, settings)
-    finding = command.finding
-    if finding is None:
-        finding = _look(state, source, at, request.sub_offset)
-    return Anchor(request.source, source, _found(source, finding), settings)
+    return Anchor(request.source, source, _found(source, command.finding), settings)
 
 
 def find_anchor(
@@ -129,21 +126,9 @@ def find_anchor(
     return VerifiedPosition(stream_id, Verdict.BOUNDARY, *led_to)
 
 
-def _look(state: State, source: Stream, at: Position, sub_offset: int) -> VerifiedPosition:
-    """Find the position itself, for a command of an earlier release without a finding."""
-    if at.record == source.records:
-        # Nothing begins at the end, and the tail is another byte.
-        return VerifiedPosition(source.stream_id, Verdict.NO_BOUNDARY)
-    try:
-        chunk, limit = state.chunk_at(source, at.record)
-    except OffsetMismatch:
-        return VerifiedPosition(source.stream_id, Verdict.NO_BOUNDARY)
-    return find_anchor(source, chunk, limit, at, sub_offset)
-
-
-def _found(source: Stream, finding: VerifiedPosition) -> Position:
+def _found(source: Stream, finding: VerifiedPosition | None) -> Position:
     """The position that a finding names, if it is about this stream. Raises `ForkRefused`."""
-    if finding.stream_id != source.stream_id or finding.record > source.records:
+    if finding is None or finding.stream_id != source.stream_id or finding.record > source.records:
         raise ForkRefused(Result.STALE)
     match finding.verdict:
         case Verdict.NOTHING:

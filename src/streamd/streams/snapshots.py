@@ -9,7 +9,7 @@ removed when nothing refers to it.
 from __future__ import annotations
 
 from streamd.streams import keys, quotas
-from streamd.streams.chunks import AnyChunk, OffsetMismatch
+from streamd.streams.chunks import AnyChunk
 from streamd.streams.commands import (
     BeginUpload,
     DropUploads,
@@ -128,9 +128,11 @@ def _refusal(
         return Result.OFFSET_BEYOND_TAIL
     if at.record == stream.records:
         return None if at == stream.tail else Result.OFFSET_INVALID
-    if finding is None:
-        finding = _look(state, stream, at)
-    if finding.stream_id != stream.stream_id or finding.verdict is Verdict.NOTHING:
+    if (
+        finding is None
+        or finding.stream_id != stream.stream_id
+        or finding.verdict is Verdict.NOTHING
+    ):
         return Result.STALE
     return None if finding.verdict is Verdict.BOUNDARY else Result.OFFSET_INVALID
 
@@ -141,17 +143,6 @@ def find_boundary(stream: Stream, chunk: AnyChunk, at: Position) -> VerifiedPosi
     if chunk.start_byte + skipped != at.byte:
         return VerifiedPosition(stream.stream_id, Verdict.NO_BOUNDARY)
     return VerifiedPosition(stream.stream_id, Verdict.BOUNDARY, *at)
-
-
-def _look(state: State, stream: Stream, at: Position) -> VerifiedPosition:
-    """Find the boundary itself, for a command of an earlier release without a finding."""
-    if at.record < 0:
-        return VerifiedPosition(stream.stream_id, Verdict.NO_BOUNDARY)
-    try:
-        chunk, _ = state.chunk_at(stream, at.record)
-    except OffsetMismatch:
-        return VerifiedPosition(stream.stream_id, Verdict.NO_BOUNDARY)
-    return find_boundary(stream, chunk, at)
 
 
 def _is_published(stream: Stream, command: PublishSnapshot) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 from streamd.streams import keys
 from streamd.streams.blobs import Parts
 from streamd.streams.checks import is_applicable
-from streamd.streams.chunks import AnyChunk, Limit, OffsetMismatch, Slice, Window
+from streamd.streams.chunks import Slice, Window
 from streamd.streams.commands import (
     Append,
     BeginUpload,
@@ -42,7 +42,7 @@ from streamd.streams.model import (
     Upload,
 )
 from streamd.streams.offsets import Position
-from streamd.streams.reading import gather, home, read_stored
+from streamd.streams.reading import gather
 from streamd.streams.sessions import Session
 from streamd.streams.tables import KeyValue, Table
 from streamd.streams.tails import Tails
@@ -215,17 +215,6 @@ class State:
         Raises `OffsetMismatch` when the window's position contradicts the stream.
         """
         return gather(stream, window, self.tails.find)
-
-    def chunk_at(self, stream: Stream, record: int) -> tuple[AnyChunk, Limit]:
-        """The chunk with `record`, from memory or store, and how far the stream reads in it."""
-        stream_id, limit = home(stream, record)
-        chunk = self.tails.find(stream_id, record)
-        if chunk is None:
-            found = read_stored(self._store, stream_id, record, max_bytes=1)
-            if not found:
-                raise OffsetMismatch
-            chunk = found[0]
-        return chunk, limit
 
     def missing(self, command: Command) -> Iterator[bytes]:
         """Rows that a command will read and that are not in memory, to load them first."""
