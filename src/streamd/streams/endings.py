@@ -50,7 +50,7 @@ def _remove(state: State, key: bytes, stream: Stream, kept: int) -> None:
             return
         kept = quotas.kept(parent)
         if not parent.deleted:
-            snapshots.trim(state, key, parent)
+            state.trim(key, parent)
             quotas.settle(state, key, parent, kept)
             return
         stream = parent

@@ -211,14 +211,19 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     @property
     def cold_from(self) -> Position:
         """Where this stream's records in the cold store end, or will begin."""
-        found = max(Position(*self.cold), self.fork_point)
-        # Records before a snapshot are gone, unless forks read them.
-        return found if self.forks else max(found, self.earliest)
+        # Forks may read what the stream's own readers no longer can.
+        return max(Position(*self.cold), self.fork_point if self.forks else self.kept_start)
 
     @property
     def earliest(self) -> Position:
-        """The first position that can still be read."""
+        """The first position that can still be read. Only a snapshot moves it, but nothing else
+        may ask the snapshot where the records begin."""
         return START if self.snapshot is None else self.snapshot.position
+
+    @property
+    def kept_start(self) -> Position:
+        """Where the stream's own records begin, as far as they can still be read."""
+        return max(self.fork_point, self.earliest)
 
     @property
     def tail(self) -> Position:

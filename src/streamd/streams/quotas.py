@@ -55,7 +55,7 @@ def count(state: State, key: bytes, stream: Stream) -> None:
         # If it has forks, they may keep records from before its snapshot, or its snapshots may have
         # removed some before there were forks. Nothing tells that any more: what the stream's own
         # readers get is counted.
-        stream.kept_from = _first_own_byte(stream)
+        stream.kept_from = stream.kept_start.byte
         state.streams.put(key, stream)
         state.change_bucket(keys.bucket_of(key), size=kept(stream), counted=1)
 
@@ -75,14 +75,10 @@ def settle(state: State, key: bytes, stream: Stream, before: int) -> None:
     if stream.kept_from is None:
         return
     if not stream.forks:
-        stream.kept_from = _first_own_byte(stream)
+        stream.kept_from = stream.kept_start.byte
     more = kept(stream) - before
     if more:
         state.change_bucket(keys.bucket_of(key), size=more)
-
-
-def _first_own_byte(stream: Stream) -> int:
-    return max(stream.fork_point, stream.earliest).byte
 
 
 # -- what may be added -----------------------------------------------------------------------------

@@ -107,14 +107,6 @@ def release(state: State, stream: Stream) -> None:
         stream.snapshot = None
 
 
-def trim(state: State, key: bytes, stream: Stream) -> None:
-    """Remove the records before the earliest position, unless forks may still read them."""
-    if stream.earliest.record and not stream.forks:
-        state.trim(stream.stream_id, stream.earliest.record)
-        if stream.earliest > stream.cold:
-            state.cool(key, stream, max(stream.earliest, stream.fork_point))
-
-
 def _refusal(
     state: State, stream: Stream, at: Position, finding: VerifiedPosition | None
 ) -> Result | None:
@@ -214,7 +206,7 @@ def _replace(
     stream.snapshot = Snapshot(
         at.record, at.byte, blob_id, command.size, command.content_type, command.digest
     )
-    trim(state, command.key, stream)
+    state.trim(command.key, stream)
 
 
 def _refer(state: State, blob_id: int, change: int) -> None:

@@ -194,9 +194,15 @@ class State:
         self.tails.drop(stream_id)
         self._rows[keys.garbage_key(stream_id)] = b""
 
-    def trim(self, stream_id: int, record: int) -> None:
-        """Leave the chunks before `record` to the background removal."""
-        self._rows[keys.trim_key(stream_id, record)] = b""
+    def trim(self, key: bytes, stream: Stream) -> None:
+        """Leave the records before `stream.earliest` to the background removal, unless forks may
+        still read them. To be called by whatever moves `earliest`, and when the last fork ends."""
+        earliest = stream.earliest
+        if not earliest.record or stream.forks:
+            return
+        self._rows[keys.trim_key(stream.stream_id, earliest.record)] = b""
+        if earliest > stream.cold:
+            self.cool(key, stream, stream.kept_start)
 
     def store_part(self, blob_id: int, number: int, data: bytes) -> None:
         """Add a part to a blob."""

@@ -245,14 +245,15 @@ async def latest(service: Service, request: Request, route: LatestSnapshotRoute)
     stream = await service.find(route.stream)
     if isinstance(stream, Response):
         return stream
-    if stream.snapshot is None:
+    snapshot = stream.snapshot
+    if snapshot is None:
         return _NO_SNAPSHOT
-    location = b"%b/snapshot/%b" % (route.stream.path, stream.earliest.token())
+    location = b"%b/snapshot/%b" % (route.stream.path, snapshot.position.token())
     signed = signed_urls.value_in(request.query)
     if signed is not None:
         # Signed for a prefix, it holds there, too.
         location += b"?%b=%b" % (signed_urls.PARAMETER, signed)
-    return Response(307, b"Location: %b\r\n" % location + snapshot_head(stream))
+    return Response(307, b"Location: %b\r\n" % location + _head(stream, snapshot))
 
 
 async def read(service: Service, request: Request, route: SnapshotRoute) -> Response | LiveResponse:
@@ -263,7 +264,7 @@ async def read(service: Service, request: Request, route: SnapshotRoute) -> Resp
     snapshot = stream.snapshot
     if snapshot is None or snapshot.position.token() != route.offset:
         return _NO_SNAPSHOT
-    head = b"Content-Type: %b\r\n" % snapshot.content_type.encode() + snapshot_head(stream)
+    head = b"Content-Type: %b\r\n" % snapshot.content_type.encode() + _head(stream, snapshot)
     if request.method == "HEAD":
         return Response(200, head)
     service.touch(route.stream, stream)
@@ -283,13 +284,13 @@ async def read(service: Service, request: Request, route: SnapshotRoute) -> Resp
     return LiveResponse(200, head, run, snapshot.size, sending.end)
 
 
-def snapshot_head(stream: Stream) -> bytes:
+def _head(stream: Stream, snapshot: Snapshot) -> bytes:
     """The headers with the snapshot's offset, from which a client reads on."""
-    at_tail = stream.earliest == stream.tail
+    at = snapshot.position.token()
+    at_tail = snapshot.position == stream.tail
     head = (
         b"Stream-Snapshot-Offset: %b\r\nStream-Next-Offset: %b\r\nStream-Up-To-Date: %b\r\n"
-        b"Cache-Control: no-store\r\n"
-        % (stream.earliest.token(), stream.earliest.token(), b"true" if at_tail else b"false")
+        b"Cache-Control: no-store\r\n" % (at, at, b"true" if at_tail else b"false")
     )
     return head + b"Stream-Closed: true\r\n" if at_tail and stream.closed else head
 
