@@ -125,7 +125,7 @@ def check_body(head: SegmentHead, content: Buffer) -> None:
 
 
 def read_cluster(content: Buffer) -> str | None:
-    """The cluster that a whole segment names; None if an older release wrote it.
+    """The cluster that a whole segment names; None if a build before 0.1.0 wrote it.
 
     Raises `Damaged` when the entries are not followed by exactly that.
     """

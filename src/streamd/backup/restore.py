@@ -88,7 +88,7 @@ class Restored(msgspec.Struct, frozen=True):
 
     `given_up` holds newer checkpoints that were damaged, and what is wrong with each. `streams` is
     the number of streams. `is_end_proved` says whether the archive names its end; one that only
-    older versions wrote does not.
+    builds before 0.1.0 wrote does not.
     """
 
     cluster_id: str

@@ -181,7 +181,7 @@ class Administration:
                 "NOT_JOINED", f"node {hello.node_id} did not join: {error}"
             ) from error
         # The introduction at its connection is out of date if the node was a member in between.
-        _must_be_empty(now or hello)
+        _must_be_empty(now)
         await self._change(lambda current: self._with_learner(current, hello))
 
     def _with_learner(self, current: Configuration, newcomer: Hello) -> Configuration:
@@ -191,8 +191,8 @@ class Administration:
         return target
 
     def _must_understand(self, node_id: int, log_format: int | None) -> None:
-        """Raises `AdminRefused` for a node that could not read the log. A release from before the
-        refusal of unknown commands would even end on them."""
+        """Raises `AdminRefused` for a node that could not read the log. 0.1.0 would even end
+        on its first unknown command."""
         needed = self._formats.needed
         if log_format is not None and log_format < needed:
             own = f"node {self._group.node_id} runs {__version__}"

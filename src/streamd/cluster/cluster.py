@@ -201,9 +201,9 @@ class Cluster:
             return False
         return True
 
-    async def invite(self, node_id: int) -> Hello | None:
+    async def invite(self, node_id: int) -> Hello:
         """Ask a node to remember this cluster's id, which it may know already. Returns the node's
-        current introduction; a node of an earlier release sends none.
+        current introduction.
 
         Raises `NotSent`, `OutcomeUnknown` or `RequestRefused` of the transport.
         """
@@ -213,7 +213,7 @@ class Cluster:
             node_id, self._group_id, kind, cluster_id, timeout_s=_JOIN_TIMEOUT_S
         )
         try:
-            return parse_hello(answer) if answer else None
+            return parse_hello(answer)
         except transport_errors.ProtocolError as error:
             raise transport_errors.OutcomeUnknown(str(error)) from error
 

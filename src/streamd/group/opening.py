@@ -107,7 +107,7 @@ class Opener:
 
     @property
     def is_due(self) -> bool:
-        """Whether to ask now. A leader of an earlier release cannot open sessions."""
+        """Whether to ask now. A leader of a build before 0.1.0 cannot open sessions."""
         if self._call is not None or not self.is_needed or not self._core.leader_id:
             return False
         if self._core.role == Role.LEADER:

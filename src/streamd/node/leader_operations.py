@@ -45,7 +45,7 @@ class LeaderOperations:
 
     async def start(self, work: str) -> Found | None:
         """Start one of `COLD_WORK`; the answer says how to tell when it is done. None if the leader
-        runs a release that takes no such orders from other nodes.
+        runs 0.1.0, which takes no such orders from other nodes.
 
         May be repeated. Raises `Unavailable`, `OutcomeUnknown`.
         """

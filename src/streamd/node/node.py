@@ -282,8 +282,7 @@ class Node:
         return bool(self.group.configuration.voters) and self.reaches_leader()
 
     def may_have_tokens(self) -> bool:
-        """Whether all members understand commands about tokens, which releases before them did
-        not."""
+        """Whether all members understand commands about tokens, which 0.1.0 does not."""
         return self.log_formats.may_use(TOKENS_FORMAT)
 
     def may_have_limits(self) -> bool:

@@ -88,8 +88,7 @@ def too_old_members(node: Node) -> int:
 
 
 def _version(node: Node, node_id: int, connections: Mapping[int, PeerConnection]) -> str:
-    """The release that a member runs, or ran when it was last connected. Releases before 0.2 do not
-    tell theirs."""
+    """The release that a member runs, or ran when it was last connected. 0.1.0 does not tell."""
     if node_id == node.group.node_id:
         return __version__
     connection = connections.get(node_id)

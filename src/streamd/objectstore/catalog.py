@@ -71,7 +71,7 @@ class Catalog:
     @property
     def end_index(self) -> int:
         """The entry that the archive must reach; 0 if no pointer says so, as in an archive that
-        only older versions wrote."""
+        only builds before 0.1.0 wrote."""
         return self.ends[-1].parsed.log_index if self.ends else 0
 
     @property

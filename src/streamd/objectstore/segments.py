@@ -9,7 +9,7 @@
 
 The chain is that of the log itself (`raft.chain`). It proves that consecutive segments are one log,
 so a verifier needs nothing but the segments. The head alone says which entries and which times a
-segment holds. Segments of older versions do not name their cluster; older versions can read those
+segment holds. Segments of builds before 0.1.0 do not name their cluster; those can read the ones
 that do, because they never look at what follows the entries.
 """
 
@@ -208,7 +208,7 @@ def read_entries(content: bytes) -> Iterator[tuple[Entry, LogPosition]]:
 
 
 def cluster_of_segment(content: bytes) -> str | None:
-    """The cluster that a whole segment names; None for one that an older version wrote."""
+    """The cluster that a whole segment names; None for one that a build before 0.1.0 wrote."""
     length = content[-1]
     frame = content[-(_SKIPPED.size + length + 1) :]
     try:

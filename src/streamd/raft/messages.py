@@ -135,7 +135,7 @@ class Heartbeat(PeerMessage, frozen=True, tag=6):
 
     `round` numbers the leader's read rounds; the reply repeats it. `last_index` is the end of the
     leader's log, so that a follower knows how far it lags. `life` is that of the receiver's last
-    reply, `NO_LIFE` before one came; 0 is from a leader of a release that does not repeat it.
+    reply, `NO_LIFE` before one came; 0 is from a leader of 0.1.0, which does not repeat it.
     """
 
     commit_index: Number

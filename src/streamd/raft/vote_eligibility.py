@@ -34,7 +34,7 @@ class VoteEligibility:
 
     def heard_leader(self, last_index: int, life: int) -> None:
         """A leader's log reached `last_index` when it sent this, and it knew of that life."""
-        # Leaders of earlier releases know of none, and say 0.
+        # Leaders of 0.1.0 know of none, and say 0.
         if life in (self.life, 0):
             self._leader_last_index = last_index
 

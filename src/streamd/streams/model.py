@@ -177,8 +177,7 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     can still read its bytes. Readers no longer get anything before the `snapshot`.
 
     `cold` is the position before which all of the stream's own records are in the cold store. While
-    there are others, `hot_at_ms` is a time since which there have been some; a stream from before
-    the cold store existed has none until the next append.
+    there are others, `hot_at_ms` is a time since which there have been some.
 
     `kept_from` is the byte from which the stream's own records are kept; None if its bucket does
     not count its bytes yet (`quotas`). `producers` is how many producers are counted (`producers`).

@@ -12,7 +12,7 @@ a stranger who dials this node gets nothing to guess the secret by.
    │ ◀─────── WELCOME, PROOF as acceptor ───┤
 ```
 
-Releases before this order answered HELLO with WELCOME and the acceptor's PROOF (`ACCEPTOR`), then
+0.1.0 answered HELLO with WELCOME and the acceptor's PROOF (`ACCEPTOR`), then
 got the dialler's (`DIALLER`). A node answers them so where it must (`sessions`).
 
 A proof is HMAC-SHA-256 over its side's name and both introductions as they were sent. So it holds

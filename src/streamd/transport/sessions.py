@@ -246,7 +246,7 @@ class Acceptor:
     async def _prove_to_earlier(
         self, wire: Wire, host: str | None, own: Hello, peer: Hello, hello: bytes
     ) -> None:
-        """Exchange proofs with a node of a release that expects the acceptor's first. Only where a
+        """Exchange proofs with a node of 0.1.0, which expects the acceptor's first. Only where a
         member may be one: it gives a stranger something to guess the secret by. Raises `Refusal`,
         `ConnectionEnded`."""
         credentials = self._surroundings.credentials

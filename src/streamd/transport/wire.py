@@ -47,7 +47,7 @@ class FrameKind(IntEnum):
     REPLY = 6
     PART = 7  # precedes the frame that carries `CONTINUED`
     PING = 8
-    PONG = 9  # the sender's release; earlier releases name none
+    PONG = 9  # the sender's release; 0.1.0 names none
     PROOF = 10  # in the handshake, if there is a secret
     CHALLENGE = 11  # the acceptor's first, to a dialler that proves itself first
 

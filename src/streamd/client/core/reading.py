@@ -40,7 +40,7 @@ class Incarnation:
     have other bytes at the same offsets.
 
     An ETag begins with the number of the incarnation (docs/buckets-design.md); in other servers'
-    answers, and in those of earlier releases, server-sent events have none. Where offsets go back
+    answers, and in those of 0.1.0, server-sent events have none. Where offsets go back
     there is another stream, too.
     """
 
