@@ -87,8 +87,6 @@ class Bench:
         yield Line("of the rate of hashing", audit_rate / rate * 100, "%", at_least=50)
         yield Line(f"driver: most memory, of a heap of {DRIVER_MEMORY_MIB} MiB", *_jvm(audited))
         yield Line("driver: most memory of its Python", audited["python_mb"], "MB", below=300)
-        used = self._job("usage", BUCKET, "whole", str(self._directory / "usage"))
-        yield Line("usage report", hashed["bytes"] / 1e6 / used.seconds, "MB/s")
 
     def cores(self) -> Iterator[Line]:
         """The audit of a smaller bucket, on two cores and with everything on one."""

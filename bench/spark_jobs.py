@@ -23,7 +23,6 @@ from urllib3 import PoolManager
 
 import streamd.spark
 import streamd_audit.audit
-import streamd_audit.usage
 from streamd_audit.session import spark_session
 
 DRIVER_MEMORY_MIB = 1024
@@ -67,14 +66,6 @@ def audit(spark: SparkSession, bucket: str, prefix: str, out: str) -> dict[str, 
 
     with redirect_stdout(sys.stderr):
         status = streamd_audit.audit.main(["--store", f"s3://{bucket}/{prefix}", "--out", out])
-    return {"status": status}
-
-
-def usage(spark: SparkSession, bucket: str, prefix: str, out: str) -> dict[str, float]:
-    """The usage report."""
-
-    with redirect_stdout(sys.stderr):
-        status = streamd_audit.usage.main(["--store", f"s3://{bucket}/{prefix}", "--out", out])
     return {"status": status}
 
 
@@ -132,7 +123,7 @@ def write(
 
 
 _JOBS: dict[str, Callable[..., dict[str, float]]] = {
-    job.__name__: job for job in (hash_objects, audit, usage, read_stream, write)
+    job.__name__: job for job in (hash_objects, audit, read_stream, write)
 }
 
 

@@ -49,6 +49,7 @@ ELSEWHERE = {
     ("examples/chat/README.md", "console"): "tests/examples/test_chat.py",
     ("examples/editor/README.md", "console"): "tests/examples/test_editor.py",
     ("examples/table/README.md", "console"): "tests/examples/test_table.py",
+    ("examples/usage/README.md", "console"): "tests/spark/test_example_usage.py",
     ("examples/webhooks/README.md", "console"): "tests/examples/test_webhooks.py",
     ("man/streamd-audit.1", "man"): "tests/spark/test_audit.py",
     ("man/streamd-backup.1", "man"): "tests/backup/test_commands.py",

@@ -1,4 +1,4 @@
-"""The usage of a cluster: `usage_report`, from the log and the heads of objects alone.
+"""The usage of a cluster, from its log and the heads of its objects alone.
 
 It counts what clients sent, as the log has it: a refused append counts where it was refused, and
 what was deleted since counts where it was written. Days are those of the log's time, in UTC.
@@ -6,6 +6,7 @@ what was deleted since counts where it was written. Days are those of the log's 
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,11 +14,11 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from streamd_audit import options, sources
+from examples.usage.page import Day, HotSpot, Objects, Page, render
+from streamd_audit import sources
 from streamd_audit.failures import told_in_a_line
-from streamd_audit.options import CLEAN, NotRun, Options
+from streamd_audit.options import NotRun, Options
 from streamd_audit.session import spark_session
-from streamd_audit.usage_page import Day, HotSpot, Objects, Page, render
 
 # How much a person reads; the rest is in the Parquet files.
 _BUCKETS_SHOWN = 12
@@ -185,15 +186,19 @@ def _page(found: Usage, title: str) -> Page:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the report; the exit status is never 1. Raises `NotRun`."""
-    given = options.parse(options.parser("What is in a cluster's cold store, for whom."), arguments)
-    if given.out is None:
-        raise NotRun("--out DIR is needed: where the report is written")
-    with told_in_a_line():
-        given.out.mkdir(parents=True, exist_ok=True)
-        spark = spark_session("usage report", given.master)
-        # What fails reaches us as an exception; Spark's own account of it is a hundred lines.
-        spark.sparkContext.setLogLevel("OFF")
-        print(write_usage(spark, given, given.out))
-    return CLEAN
+def main(arguments: Sequence[str]) -> None:
+    """Write the report and print the path of its page; exits with one line that says what failed."""
+    parser = argparse.ArgumentParser(description="What is in a cluster's cold store, for whom.")
+    parser.add_argument("--store", required=True, metavar="DIR|s3://BUCKET/PREFIX")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--cluster", metavar="ID", help="default: the only cluster in the store")
+    given = parser.parse_args(arguments)
+    try:
+        with told_in_a_line():
+            given.out.mkdir(parents=True, exist_ok=True)
+            spark = spark_session("usage report")
+            # What fails reaches us as an exception; Spark's log of it is a hundred lines.
+            spark.sparkContext.setLogLevel("OFF")
+            print(write_usage(spark, Options(given.store, cluster=given.cluster), given.out))
+    except NotRun as error:
+        raise SystemExit(f"no report: {error}") from None

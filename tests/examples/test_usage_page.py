@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from streamd_audit.usage_page import Day, HotSpot, Objects, Page, render, size_shown
+from examples.usage.page import Day, HotSpot, Objects, Page, render, size_shown
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.bucket import Shape, Written, write_bucket
+from examples.usage.page import size_shown
+from examples.usage.report import main, write_usage
 from streamd.objectstore.fs import FsStore
-from streamd_audit.options import NOT_RUN, Options, start
-from streamd_audit.usage import write_usage
-from streamd_audit.usage_page import size_shown
+from streamd_audit.options import Options
 
 
 class Report(NamedTuple):
@@ -79,10 +79,14 @@ def test_the_page_shows_the_same_figures(report: Report) -> None:
     assert page.count("<svg") == 3
 
 
-def test_the_report_needs_a_store(
+def test_the_report_needs_a_cluster_in_the_store(report: Report, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit, match="no report: no cluster has a folder"):
+        main(["--store", str(tmp_path / "empty"), "--out", str(tmp_path / "out")])
+
+
+def test_the_command_of_the_readme_prints_the_path_of_the_page(
     report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "empty").mkdir()
-    arguments = ["--store", str(tmp_path / "empty"), "--out", str(tmp_path / "out")]
-    assert start("usage", arguments) == NOT_RUN
-    assert "no cluster has a folder" in capsys.readouterr().err
+    main(["--store", str(report.store), "--out", str(tmp_path)])
+    assert capsys.readouterr().out == f"{tmp_path / 'usage.html'}\n"

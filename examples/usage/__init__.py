@@ -1,0 +1,1 @@
+"""A usage report: what is in a cold store, for whom, by bucket and day."""
