@@ -153,7 +153,6 @@ KNOWN_CIRCLES: list[set[str]] = [
         "http.door.front_door", "http.door.parking", "http.door.reactor",
     },
     {"node.cold_status", "node.leader_operations", "node.node", "node.status"},
-    {"spark.places", "spark.stored"},
 ]  # fmt: skip
 
 

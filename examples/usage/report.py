@@ -187,7 +187,7 @@ def _page(found: Usage, title: str) -> Page:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the report and print the path of its page; exits with one line that says what failed."""
+    """Write the report and print its page's path; exits with one line that says what failed."""
     parser = argparse.ArgumentParser(description="What is in a cluster's cold store, for whom.")
     parser.add_argument("--store", required=True, metavar="DIR|s3://BUCKET/PREFIX")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")

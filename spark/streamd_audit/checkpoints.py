@@ -28,7 +28,7 @@ from streamd_audit.framing import (
 )
 from streamd_audit.names import ManifestName, PieceName
 
-# The size of a piece's rows before compression.
+# No writer puts more rows into a piece, counted uncompressed; a forged head may claim more.
 MAX_PIECE_BYTES = 32 * 1024 * 1024
 
 _PIECE = Head(b"SDSP", "QQIIII", "a piece's head")
@@ -125,7 +125,7 @@ def read_piece(content: Buffer) -> bytes:
     if zstd_frame_size(body) != len(body):
         raise Damaged(TOO_LONG, "there is more in a piece than its rows")
     try:
-        # The decompressor allocates what the frame claims before it reads any of it.
+        # First, because a frame that lies about its size costs memory as soon as it is opened.
         found = zstandard.frame_content_size(body)
         if found != head.rows_bytes:
             raise Damaged(

@@ -17,7 +17,8 @@ from pathlib import Path
 CLEAN, FINDINGS, NOT_RUN = 0, 1, 2
 # ``--since last``: after what the previous audit with the same ``--out`` has judged.
 LAST = "last"
-_OF_SOURCES = (
+# What the data sources need to open a store.
+OF_SOURCES = (
     "store",
     "cluster",
     "endpoint",
@@ -59,7 +60,7 @@ class Options:
 
     def of_sources(self) -> dict[str, str]:
         """The options for the data sources, for ``spark.read.format(…).options(**…)``."""
-        given = {name: getattr(self, name) for name in _OF_SOURCES}
+        given = {name: getattr(self, name) for name in OF_SOURCES}
         return {name: value for name, value in given.items() if value is not None}
 
 

@@ -95,7 +95,7 @@ class Entry(msgspec.Struct, gc=False):
 
 
 def read_head(content: Buffer) -> SegmentHead:
-    """The head of a segment, of which `content` is at least the first `HEAD_BYTES`.
+    """What the first `HEAD_BYTES` bytes of a segment say; `content` may be longer.
 
     Raises `Damaged`.
     """
@@ -234,7 +234,7 @@ class _Source:
         parts: list[Buffer] = [rest]
         size = len(rest)
         while size < wanted:
-            # The decompressor allocates what is asked for before it reads any of it.
+            # A share at a time: the size that a head claims is not yet known to be true.
             part = self._checked(min(_READ_BYTES, self._left))
             if not part:
                 raise Damaged(TOO_SHORT, "the entries have fewer bytes than the head says")

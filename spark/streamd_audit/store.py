@@ -83,7 +83,7 @@ class Store(Protocol):
 
     @property
     def place(self) -> str:
-        """Where the objects are, for messages."""
+        """The directory, or the bucket and prefix, as messages name it."""
         ...
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Page]:
@@ -299,7 +299,7 @@ class S3Store:
         try:
             return self._try(lambda: self._stat(name), f"looking at {name}")
         except ObjectMissing:
-            # The answer to a HEAD has no body to say whether it is the bucket that is missing.
+            # S3 answers a HEAD with 404 for a missing object and a missing bucket: list to know.
             self._try(lambda: self._page("", ""), "listing")
             raise
 
@@ -359,8 +359,8 @@ class S3Store:
         except (HTTPError, MinioException, OSError) as error:
             raise _Unavailable(str(error)) from error
         except (ValueError, SyntaxError, LookupError, TypeError, AttributeError) as error:
-            # The client parses answers without checking them first.
-            raise _Unavailable(f"an answer that makes no sense: {error}") from error
+            # Raised inside the client by an answer that is not the XML it expects.
+            raise _Unavailable(f"malformed response from the object store: {error}") from error
 
     def _page(self, prefix: str, after: str) -> Page:
         found = self._client.list_objects(

@@ -24,7 +24,8 @@ from streamd.streams.limits import Limits
 from streamd.streams.model import VerifiedPosition
 from streamd_audit.replay import model, run, scan
 from streamd_audit.replay.access import findings_of
-from streamd_audit.replay.distribute import Plan, replay, with_ops
+from streamd_audit.replay.distribute import replay, with_ops
+from streamd_audit.replay.plan import Plan
 from streamd_audit.rows import read_key
 from tests.hostile.test_machine import _driver
 from tests.hostile.values import hostile

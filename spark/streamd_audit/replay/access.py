@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -24,6 +24,7 @@ from streamd_audit.errors import Damaged
 from streamd_audit.findings import FINDINGS_DDL, finding, findings_batch
 from streamd_audit.frames import rows_in
 from streamd_audit.replay import quotas, run
+from streamd_audit.replay.plan import Plan
 from streamd_audit.replay.results import (
     CREATED,
     DELETED,
@@ -33,9 +34,6 @@ from streamd_audit.replay.results import (
     TOO_MANY_TOKENS,
 )
 from streamd_audit.rows import Token, read_key, read_row
-
-if TYPE_CHECKING:
-    from streamd_audit.replay.distribute import Plan
 
 AccessCommand = CreateToken | RotateToken | RevokeToken | SetLimits
 

@@ -6,7 +6,7 @@ Each function's rows have the columns that a schema here names.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +16,12 @@ from streamd_audit.errors import Damaged
 from streamd_audit.frames import batches_of, rows_in
 from streamd_audit.replay import buckets, heads, run, scan, sessions
 from streamd_audit.replay.components import components
+from streamd_audit.replay.plan import Plan
 from streamd_audit.replay.quotas import History
 from streamd_audit.rows import Bucket as BucketRow
 from streamd_audit.rows import Session as SessionRow
 from streamd_audit.rows import Stream as StreamRow
 from streamd_audit.rows import read_row
-
-if TYPE_CHECKING:
-    from streamd_audit.replay.distribute import Plan
 
 _ROWS_AT_ONCE = 10_000
 

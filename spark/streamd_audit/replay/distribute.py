@@ -17,8 +17,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from streamd_audit.arrow import map_in_arrow
-from streamd_audit.commands import Limits
 from streamd_audit.replay import batches, quotas, run, scan
+from streamd_audit.replay.plan import Plan
 from streamd_audit.replay.quotas import History
 
 # An intact log is done after two rounds; a damaged one might never be.
@@ -29,25 +29,6 @@ _OF_NO_TABLE = -1
 _NODES_DDL = "node long, `group` int, index long, position int, op int, body binary"
 _SCOPES_DDL = "scope long, `group` int, index long, position int, op int, body binary"
 _SCOPES = ["scope", *_PLACE, "op", "body"]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The plan of one group: the state with which the replay begins (None: before entry 1) and the
-    one with which it is compared, by their indexes; what the first one's header and the log say.
-
-    `bases` are what recoveries added to ids in ETags, each from an index on. `members` are the
-    nodes that the entries with these indexes, rising, leave in the cluster. `limits` are those of
-    the first state, by kind and name, and `counts` is whether it counts what buckets keep.
-    """
-
-    before: int | None = None
-    after: int | None = None
-    first_number: int = 1
-    bases: tuple[tuple[int, int], ...] = ()
-    members: tuple[tuple[int, frozenset[int]], ...] = ()
-    counts: bool = False
-    limits: tuple[tuple[str, str, Limits], ...] = ()
 
 
 @dataclass

@@ -415,7 +415,7 @@ class Scope:
     def _unpublishable(
         self, stream: Stream, at: tuple[int, int], found: Verified | None
     ) -> str | None:
-        """Why there can be no new snapshot at an offset; None if there can be."""
+        """The result that refuses a snapshot at `at`, or None if it may be published."""
         snapshot = stream.snapshot
         if snapshot is not None:
             if at[0] < snapshot.record:

@@ -23,7 +23,8 @@ from streamd_audit.log_order import Told
 from streamd_audit.names import EndName, parse, split
 from streamd_audit.options import NotRun
 from streamd_audit.replay import scan
-from streamd_audit.replay.distribute import Plan, Replayed, replay
+from streamd_audit.replay.distribute import Replayed, replay
+from streamd_audit.replay.plan import Plan
 from streamd_audit.replay.quotas import owner_of
 from streamd_audit.rows import Header, first_header, read_row
 from streamd_audit.sources.state import StateSource

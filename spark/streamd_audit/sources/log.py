@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
 
 import pyarrow as pa
 
@@ -27,6 +26,7 @@ from streamd_audit.sources.source import (
     BATCH_ROWS,
     BucketReader,
     BucketSource,
+    columns,
 )
 from streamd_audit.store import Store
 
@@ -219,36 +219,15 @@ class LogSource(BucketSource):
     NAME = "streamd_log"
     READER = LogReader
     MORE_OPTIONS = ("overlaps",)
-    COLUMNS: ClassVar = {
-        "cluster": "string",
-        "group": "int",
-        "index": "bigint",
-        "term": "bigint",
-        "entry_kind": "string",
-        "log_ms": "bigint",
-        "stamp_ms": "bigint",
-        "chain": "bigint",
-        "object": "string",
-        "position": "int",
-        "commands": "int",
-        "kind": "string",
-        "bucket": "string",
-        "stream": "string",
-        "stream_id": "bigint",
-        "records": "int",
-        "bytes": "bigint",
-        "lengths": "array<int>",
-        "payload": "binary",
-        "digests": "binary",
-        "producer": "struct<id:string,epoch:bigint,seq:bigint>",
-        "close": "boolean",
-        "seq": "string",
-        "package": (
-            "struct<node_id:bigint,session_id:bigint,sequence:bigint,lowest:bigint,count:bigint>"
-        ),
-        "head": "binary",
-        "problem": "string",
-    }
+    COLUMNS = columns(
+        "cluster string, group int, index bigint, term bigint, entry_kind string, "
+        "log_ms bigint, stamp_ms bigint, chain bigint, object string, position int, "
+        "commands int, kind string, bucket string, stream string, stream_id bigint, "
+        "records int, bytes bigint, lengths array<int>, payload binary, digests binary, "
+        "producer struct<id:string,epoch:bigint,seq:bigint>, close boolean, seq string, "
+        "package struct<node_id:bigint,session_id:bigint,sequence:bigint,lowest:bigint,"
+        "count:bigint>, head binary, problem string"
+    )
 
 
 def _share(name: SegmentName, piece: Piece) -> tuple[int, int]:

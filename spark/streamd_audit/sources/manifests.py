@@ -9,7 +9,7 @@ from streamd_audit.errors import OTHER_CLUSTER, Damaged
 from streamd_audit.framing import check_digest
 from streamd_audit.names import SNAPSHOTS, ManifestName
 from streamd_audit.sources.planning import Piece
-from streamd_audit.sources.source import BucketSource, ObjectReader, holds
+from streamd_audit.sources.source import BucketSource, ObjectReader, columns, holds
 from streamd_audit.store import Store
 
 _BY_LISTING = frozenset(("cluster", "group", "object", "size", "index", "snapshot_id"))
@@ -48,20 +48,10 @@ class ManifestsSource(BucketSource):
 
     NAME = "streamd_manifests"
     READER = ManifestsReader
-    COLUMNS: ClassVar = {
-        "cluster": "string",
-        "group": "int",
-        "object": "string",
-        "size": "bigint",
-        "index": "bigint",
-        "snapshot_id": "string",
-        "term": "bigint",
-        "chain": "bigint",
-        "log_ms": "bigint",
-        "configuration": "binary",
-        "named_cluster": "string",
-        "named_index": "bigint",
-        "pieces": "array<struct<digest:string,size:bigint,rows_size:bigint>>",
-        "sha256_ok": "boolean",
-        "problem": "string",
-    }
+    COLUMNS = columns(
+        "cluster string, group int, object string, size bigint, index bigint, "
+        "snapshot_id string, term bigint, chain bigint, log_ms bigint, configuration binary, "
+        "named_cluster string, named_index bigint, "
+        "pieces array<struct<digest:string,size:bigint,rows_size:bigint>>, sha256_ok boolean, "
+        "problem string"
+    )

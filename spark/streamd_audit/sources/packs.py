@@ -15,7 +15,7 @@ from streamd_audit.packs import (
     read_refs,
 )
 from streamd_audit.sources.planning import Piece
-from streamd_audit.sources.source import BucketSource, ObjectReader, holds
+from streamd_audit.sources.source import BucketSource, ObjectReader, columns, holds
 from streamd_audit.store import Store
 
 
@@ -48,15 +48,7 @@ class PacksSource(BucketSource):
 
     NAME = "streamd_packs"
     READER = PacksReader
-    COLUMNS: ClassVar = {
-        "cluster": "string",
-        "group": "int",
-        "object": "string",
-        "term": "bigint",
-        "number": "bigint",
-        "size": "bigint",
-        "slices": "int",
-        "footer_ok": "boolean",
-        "sha256_ok": "boolean",
-        "problem": "string",
-    }
+    COLUMNS = columns(
+        "cluster string, group int, object string, term bigint, number bigint, size bigint, "
+        "slices int, footer_ok boolean, sha256_ok boolean, problem string"
+    )

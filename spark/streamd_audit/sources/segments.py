@@ -17,7 +17,7 @@ from streamd_audit.segments import (
     read_head,
 )
 from streamd_audit.sources.planning import Piece
-from streamd_audit.sources.source import BucketSource, ObjectReader, holds
+from streamd_audit.sources.source import BucketSource, ObjectReader, columns, holds
 from streamd_audit.store import Store
 
 _OF_HEAD = (
@@ -58,31 +58,14 @@ class SegmentsSource(BucketSource):
 
     NAME = "streamd_segments"
     READER = SegmentsReader
-    COLUMNS: ClassVar = {
-        "cluster": "string",
-        "group": "int",
-        "object": "string",
-        "size": "bigint",
-        "first_index": "bigint",
-        "last_index": "bigint",
-        "previous_index": "bigint",
-        "previous_term": "bigint",
-        "previous_chain": "bigint",
-        "previous_ms": "bigint",
-        "first_term": "bigint",
-        "first_ms": "bigint",
-        "last_term": "bigint",
-        "last_chain": "bigint",
-        "last_ms": "bigint",
-        "entries_size": "bigint",
-        "body_size": "bigint",
-        "body_crc": "bigint",
-        "named_cluster": "string",
-        "sha256_ok": "boolean",
-        "crc_ok": "boolean",
-        "chain_ok": "boolean",
-        "problem": "string",
-    }
+    COLUMNS = columns(
+        "cluster string, group int, object string, size bigint, first_index bigint, "
+        "last_index bigint, previous_index bigint, previous_term bigint, "
+        "previous_chain bigint, previous_ms bigint, first_term bigint, first_ms bigint, "
+        "last_term bigint, last_chain bigint, last_ms bigint, entries_size bigint, "
+        "body_size bigint, body_crc bigint, named_cluster string, sha256_ok boolean, "
+        "crc_ok boolean, chain_ok boolean, problem string"
+    )
 
 
 def _checked_head(content: bytes, name: SegmentName, row: dict[str, Any]) -> SegmentHead:

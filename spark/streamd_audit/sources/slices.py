@@ -27,7 +27,7 @@ from streamd_audit.packs import (
 from streamd_audit.sources.log_columns import binary, digests_of
 from streamd_audit.sources.packs import PacksReader
 from streamd_audit.sources.planning import Piece
-from streamd_audit.sources.source import BATCH_BYTES, BATCH_ROWS, BucketSource
+from streamd_audit.sources.source import BATCH_BYTES, BATCH_ROWS, BucketSource, columns
 from streamd_audit.store import Store
 
 _OF_RECORDS = ("crc_ok", "appends", "lengths", "payload", "digests")
@@ -160,30 +160,13 @@ class SlicesSource(BucketSource):
 
     NAME = "streamd_slices"
     READER = SlicesReader
-    COLUMNS: ClassVar = {
-        "cluster": "string",
-        "group": "int",
-        "pack_term": "bigint",
-        "pack_number": "bigint",
-        "object": "string",
-        "slice": "int",
-        "stream_id": "bigint",
-        "start_record": "bigint",
-        "start_byte": "bigint",
-        "end_record": "bigint",
-        "end_byte": "bigint",
-        "offset": "bigint",
-        "length": "bigint",
-        "crc": "bigint",
-        "records_digest": "binary",
-        "crc_ok": "boolean",
-        "appends": "array<int>",
-        "lengths": "array<int>",
-        "payload": "binary",
-        "digests": "binary",
-        "pack_sha256_ok": "boolean",
-        "problem": "string",
-    }
+    COLUMNS = columns(
+        "cluster string, group int, pack_term bigint, pack_number bigint, object string, "
+        "slice int, stream_id bigint, start_record bigint, start_byte bigint, "
+        "end_record bigint, end_byte bigint, offset bigint, length bigint, crc bigint, "
+        "records_digest binary, crc_ok boolean, appends array<int>, lengths array<int>, "
+        "payload binary, digests binary, pack_sha256_ok boolean, problem string"
+    )
 
 
 def _recovered(content: bytes) -> Iterator[Found]:

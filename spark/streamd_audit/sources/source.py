@@ -30,6 +30,11 @@ class BadOption(ValueError):
     """An option of a source is missing or wrong; the message says which."""
 
 
+def columns(ddl: str) -> dict[str, str]:
+    """Names and types of the columns in ``"name type, name type"``; types have no spaces."""
+    return dict(column.split(" ") for column in ddl.split(", "))
+
+
 class BucketSource(DataSource):
     """A source of rows about one kind of object in a cluster's folder."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -33,6 +33,7 @@ from streamd_audit.sources.source import (
     BadOption,
     BucketReader,
     BucketSource,
+    columns,
 )
 from streamd_audit.store import Store
 
@@ -191,45 +192,16 @@ class StateSource(BucketSource):
     NAME = "streamd_state"
     READER = StateReader
     MORE_OPTIONS = ("index", "every")
-    COLUMNS: ClassVar = {
-        "cluster": "string",
-        "group": "int",
-        "index": "bigint",
-        "object": "string",
-        "kind": "string",
-        "key": "binary",
-        "value": "binary",
-        "bucket": "string",
-        "stream": "string",
-        "stream_id": "bigint",
-        "blob_id": "bigint",
-        "producer_id": "string",
-        "records": "bigint",
-        "bytes": "bigint",
-        "closed": "boolean",
-        "deleted": "boolean",
-        "content_type": "string",
-        "created_ms": "bigint",
-        "last_write_ms": "bigint",
-        "ttl_ms": "bigint",
-        "expires_at_ms": "bigint",
-        "epoch": "bigint",
-        "seq": "bigint",
-        "start_record": "bigint",
-        "start_byte": "bigint",
-        "end_record": "bigint",
-        "end_byte": "bigint",
-        "pack_term": "bigint",
-        "pack_number": "bigint",
-        "offset": "bigint",
-        "length": "bigint",
-        "crc": "bigint",
-        "records_digest": "binary",
-        "pack": "string",
-        "size": "bigint",
-        "live": "bigint",
-        "problem": "string",
-    }
+    COLUMNS = columns(
+        "cluster string, group int, index bigint, object string, kind string, key binary, "
+        "value binary, bucket string, stream string, stream_id bigint, blob_id bigint, "
+        "producer_id string, records bigint, bytes bigint, closed boolean, deleted boolean, "
+        "content_type string, created_ms bigint, last_write_ms bigint, ttl_ms bigint, "
+        "expires_at_ms bigint, epoch bigint, seq bigint, start_record bigint, "
+        "start_byte bigint, end_record bigint, end_byte bigint, pack_term bigint, "
+        "pack_number bigint, offset bigint, length bigint, crc bigint, records_digest binary, "
+        "pack string, size bigint, live bigint, problem string"
+    )
 
 
 def _column(rows: Sequence[StateRow], column: str) -> Any:

@@ -7,25 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from streamd.client.names import BadName, parse_name
 from streamd.process.redaction import shown
+from streamd_audit.options import OF_SOURCES
 
 DEFAULT_BUCKET = "_default"
 _V1 = "/v1/stream/"
 
 # Where streams are: a server, or the cold store without one.
 SERVER = ("url", "cacert", "token", "retry_for_s")
-STORE = (
-    "store",
-    "cluster",
-    "endpoint",
-    "access_key",
-    "secret_key",
-    "session_token",
-    "region",
-    "ca_file",
-)
+STORE = OF_SOURCES
 WHERE = SERVER + STORE
 # Which of them.
 WHICH = ("stream", "streams", "bucket", "prefix")
@@ -36,6 +29,14 @@ class BadOption(ValueError):
 
 
 Options = Mapping[str, str]
+
+
+class Stores(NamedTuple):
+    """A cluster's folder in a store, and the options for reaching the store."""
+
+    url: str
+    cluster: str | None
+    options: tuple[tuple[str, str], ...]
 
 
 def check_names(options: Options, allowed: Iterable[str], use: str) -> None:

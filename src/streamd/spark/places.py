@@ -5,20 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from streamd.spark import options as given
-from streamd.spark.options import BadOption, Options
+from streamd.spark.options import BadOption, Options, Stores
 from streamd.spark.remote import Remote, Servers, client_of
 from streamd.spark.streams import Streams
 
 # The options that `streamd_audit.store` takes.
 _REACHED_BY = given.STORE[2:]
-
-
-class Stores(NamedTuple):
-    """A cluster's folder in a store, and the options for reaching the store."""
-
-    url: str
-    cluster: str | None
-    options: tuple[tuple[str, str], ...]
 
 
 class Place(NamedTuple):

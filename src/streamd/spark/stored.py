@@ -16,8 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streamd.spark.errors import StoreChanged, StreamMissing, Trimmed
-from streamd.spark.options import DEFAULT_BUCKET, BadOption
-from streamd.spark.places import Stores
+from streamd.spark.options import DEFAULT_BUCKET, BadOption, Stores
 from streamd.spark.streams import Described, Located, Piece, Range, Snapshot, Source
 from streamd.streams.keys import stream_key
 from streamd.streams.offsets import Position
