@@ -403,7 +403,7 @@ def later_format(scene: Scene) -> Expected:
     name = folder.names("ends")[0]
     content = bytearray(folder.objects[name])
     content[4:6] = (9).to_bytes(2)
-    size = ends._HEAD.size
+    size = ends._END.head.size
     content[size - 4 : size] = crc32c(content[: size - 4]).to_bytes(4)
     local = folder.local(name)
     renamed = local.replace(local.rpartition("-")[2], f"{digest_of(content)}.end")

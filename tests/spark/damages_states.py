@@ -5,12 +5,10 @@ from __future__ import annotations
 from hashlib import sha256
 
 import msgspec
-from crc32c import crc32c
 from msgspec.structs import replace
 
-from streamd.objectstore import checkpoints
-from streamd.objectstore.checkpoints import Manifest
-from streamd.objectstore.names import ManifestName, NamedObject, PieceName, digest_of
+from streamd.objectstore.checkpoints import make_manifest
+from streamd.objectstore.names import PieceName, digest_of
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.model import Bucket, Extent, ProducerState, Settings, Stream
@@ -23,14 +21,6 @@ STATES = Catalogue("States")
 
 def _newest(folder: Folder) -> str:
     return folder.manifests()[-1]
-
-
-def _encode_manifest(manifest: Manifest) -> NamedObject:
-    encoded = msgspec.msgpack.encode(manifest)
-    content = checkpoints._MANIFEST.pack(len(encoded), crc32c(encoded)) + encoded
-    of = manifest.of
-    name = str(ManifestName(of.group_id, of.index, of.snapshot_id, digest_of(content)))
-    return NamedObject(name, content)
 
 
 # -- manifests --------------------------------------------------------------------------------
@@ -52,7 +42,7 @@ def manifest_recomputed(scene: Scene) -> Expected:
     name = _newest(folder)
     manifest = folder.manifest(name)
     of = replace(manifest.of, time_ms=manifest.of.time_ms + 1)
-    folder.objects[name] = _encode_manifest(replace(manifest, of=of)).content
+    folder.objects[name] = make_manifest(replace(manifest, of=of)).content
     return Expected("manifest_altered", name)
 
 
@@ -72,7 +62,7 @@ def manifest_of_another_log(scene: Scene) -> Expected:
     name = _newest(folder)
     manifest = folder.manifest(name)
     of = replace(manifest.of, chain=manifest.of.chain ^ 1)
-    made = _encode_manifest(replace(manifest, of=of))
+    made = make_manifest(replace(manifest, of=of))
     return Expected("manifest_off_log", folder.replace(name, made.name, made.content))
 
 
@@ -94,7 +84,7 @@ def manifest_that_names_another_piece(scene: Scene) -> Expected:
     for piece in folder.pieces(name):
         del folder.objects[piece]
     ref = folder.manifest(folder.manifests()[-2]).pieces[0]
-    made = _encode_manifest(replace(manifest, pieces=[ref]))
+    made = make_manifest(replace(manifest, pieces=[ref]))
     folder.replace(name, made.name, made.content)
     of = manifest.of
     piece = folder.put(

@@ -42,7 +42,7 @@ from streamd.config.settings import Config
 from streamd.objectstore.catalog import Catalog
 from streamd.objectstore.checkpoints import Manifest
 from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
-from streamd.objectstore.names import PackName, cluster_folder, cluster_of
+from streamd.objectstore.names import PackName, cluster_folder, cluster_of, expect_digest
 from streamd.objectstore.segments import PositionFields, named_fields
 from streamd.process.cures import with_cure
 from streamd.process.threads import RunBlocking
@@ -420,8 +420,7 @@ async def check_pack(cold: AsyncObjectStore, name: str) -> int:
     if cluster_id is None or not PackName.parse(name.removeprefix(cluster_folder(cluster_id))):
         raise ObjectCorrupt(f"{name!r} is referred to, which can be no pack")
     digest, size = await cold.digest(name)
-    if not name.endswith(f"-{digest}.pack"):
-        raise ObjectCorrupt(f"{name} does not have the digest that it is named by")
+    expect_digest(name, digest)
     return size
 
 

@@ -24,7 +24,7 @@ from streamd.config.settings import ColdConfig
 from streamd.group.proposals import Unavailable
 from streamd.objectstore.catalog import Catalog
 from streamd.objectstore.errors import ObjectCorrupt, ObjectMissing
-from streamd.objectstore.names import CHECKPOINTS, LOG, PIECES, group_folder
+from streamd.objectstore.names import CHECKPOINTS, LOG, PIECES, expect_digest, group_folder
 from streamd.objectstore.objects import ObjectInfo
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
@@ -130,7 +130,7 @@ class Scrubber:
         for name in set(scrub.missing) - set(before.missing):
             log.error("an object in the cold store is missing", object=name)
         if is_alarm(before) and not is_alarm(scrub):
-            log.info("the cold store is whole again, as far as it was looked at")
+            log.info("no damage found in the objects checked so far")
 
     # -- whether all objects exist ------------------------------------------------------------
 
@@ -241,17 +241,15 @@ class Scrubber:
         """Whether an object is not what its name says. Raises `ColdError`."""
         try:
             digest, _ = await self._target.cold.digest(name)
-            if digest == name.rpartition(".")[0].rpartition("-")[2]:
-                return False
-            error = "it does not have the digest that it is named by"
+            expect_digest(name, digest)
+            return False
         except ObjectMissing:
             # It was removed since it was listed, or the next look finds that it should exist.
             return False
         except ObjectCorrupt as damage:
-            error = str(damage)
-        if name not in self.scrub.damaged:
-            log.error("an object in the cold store is damaged", object=name, error=error)
-        return True
+            if name not in self.scrub.damaged:
+                log.error("an object in the cold store is damaged", object=name, error=str(damage))
+            return True
 
 
 def is_alarm(scrub: Scrub) -> bool:

@@ -19,7 +19,7 @@ import zstandard
 from crc32c import crc32c
 
 from streamd.objectstore.errors import ObjectCorrupt
-from streamd.objectstore.framing import Head
+from streamd.objectstore.framing import Head, ValueObject, check_body
 from streamd.objectstore.names import (
     ManifestName,
     NamedObject,
@@ -28,7 +28,6 @@ from streamd.objectstore.names import (
     digest_of,
 )
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
-from streamd.streams.content import UNDECODABLE
 from streamd.streams.model import LogPosition
 
 VERSION = 1
@@ -36,7 +35,6 @@ VERSION = 1
 MAX_PIECE_BYTES = 32 * 1024 * 1024
 
 _PIECE = Head(b"SDSP", VERSION, "QQIIII", "a piece of a checkpoint")
-_MANIFEST = Head(b"SDSM", VERSION, "II", "a checkpoint's manifest")
 _LEVEL = 3
 
 
@@ -83,7 +81,9 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
         return str(PieceName(of.group_id, of.index, of.snapshot_id, number, digest))
 
 
-_MANIFEST_DECODER = msgspec.msgpack.Decoder(Manifest)
+_MANIFEST = ValueObject(
+    b"SDSM", VERSION, "a checkpoint's manifest", msgspec.msgpack.Decoder(Manifest)
+)
 
 
 class CheckpointWriter:
@@ -111,23 +111,19 @@ class CheckpointWriter:
 
     def manifest(self) -> NamedObject:
         """The manifest, to put when all pieces are stored."""
-        of = self._of
-        encoded = msgspec.msgpack.encode(Manifest(of, self._pieces))
-        content = _MANIFEST.pack(len(encoded), crc32c(encoded)) + encoded
-        name = ManifestName(of.group_id, of.index, of.snapshot_id, digest_of(content))
-        return NamedObject(str(name), content)
+        return make_manifest(Manifest(self._of, self._pieces))
+
+
+def make_manifest(manifest: Manifest) -> NamedObject:
+    """The object of a manifest."""
+    of, content = manifest.of, _MANIFEST.pack(manifest)
+    name = ManifestName(of.group_id, of.index, of.snapshot_id, digest_of(content))
+    return NamedObject(str(name), content)
 
 
 def read_manifest(content: bytes) -> Manifest:
     """Raises `ObjectCorrupt`, and `ColdRefused` for a manifest of a later version."""
-    size, crc = _MANIFEST.unpack(content)
-    encoded = content[_MANIFEST.size :]
-    if len(encoded) != size or crc32c(encoded) != crc:
-        raise ObjectCorrupt("a checkpoint's manifest is damaged")
-    try:
-        return _MANIFEST_DECODER.decode(encoded)
-    except UNDECODABLE as error:
-        raise ObjectCorrupt("a checkpoint's manifest cannot be read") from error
+    return _MANIFEST.unpack(content)
 
 
 def read_piece(manifest: Manifest, number: int, content: bytes) -> bytes:
@@ -137,8 +133,9 @@ def read_piece(manifest: Manifest, number: int, content: bytes) -> bytes:
     body = memoryview(content)[_PIECE.size :]
     if (snapshot_id, stored_number) != (manifest.of.snapshot_id, number):
         raise ObjectCorrupt("a piece of another checkpoint, or another piece")
-    if len(body) != body_size or crc32c(body) != body_crc or rows_size > MAX_PIECE_BYTES:
-        raise ObjectCorrupt("a piece of a checkpoint is damaged")
+    check_body(body, body_size, body_crc, "a piece of a checkpoint")
+    if rows_size > MAX_PIECE_BYTES:
+        raise ObjectCorrupt(f"a piece of a checkpoint claims {rows_size} bytes of rows")
     try:
         # The decompressor allocates what the frame claims before it reads any of it.
         if zstandard.frame_content_size(body) != rows_size:

@@ -13,17 +13,13 @@ the name.
 from __future__ import annotations
 
 import msgspec
-from crc32c import crc32c
 
-from streamd.objectstore.errors import ObjectCorrupt
-from streamd.objectstore.framing import Head
+from streamd.objectstore.framing import ValueObject
 from streamd.objectstore.names import EndName, NamedObject, digest_of
 from streamd.objectstore.segments import PositionFields, named_fields
-from streamd.streams.content import UNDECODABLE
 from streamd.streams.model import LogPosition
 
 VERSION = 1
-_HEAD = Head(b"SDLE", VERSION, "II", "the end of an archive")
 
 
 class ArchiveEnd(msgspec.Struct, frozen=True):
@@ -34,26 +30,23 @@ class ArchiveEnd(msgspec.Struct, frozen=True):
     position: LogPosition
 
 
-_DECODER = msgspec.msgpack.Decoder(tuple[str, int, PositionFields])
+_END = ValueObject(
+    b"SDLE",
+    VERSION,
+    "the end of an archive",
+    msgspec.msgpack.Decoder(tuple[str, int, PositionFields]),
+)
 
 
 def make_end(end: ArchiveEnd) -> NamedObject:
     """The object of a pointer."""
     at = end.position
-    encoded = msgspec.msgpack.encode((end.cluster_id, end.group_id, named_fields(at)))
-    content = _HEAD.pack(len(encoded), crc32c(encoded)) + encoded
+    content = _END.pack((end.cluster_id, end.group_id, named_fields(at)))
     name = EndName(end.group_id, at.index, at.term, at.chain, digest_of(content))
     return NamedObject(str(name), content)
 
 
 def read_end(content: bytes) -> ArchiveEnd:
     """Raises `ObjectCorrupt`, and `ColdRefused` for an end of a later version."""
-    size, crc = _HEAD.unpack(content)
-    encoded = content[_HEAD.size :]
-    if len(encoded) != size or crc32c(encoded) != crc:
-        raise ObjectCorrupt("the end of an archive is damaged")
-    try:
-        cluster_id, group_id, position = _DECODER.decode(encoded)
-    except UNDECODABLE as error:
-        raise ObjectCorrupt("the end of an archive cannot be read") from error
+    cluster_id, group_id, position = _END.unpack(content)
     return ArchiveEnd(cluster_id, group_id, LogPosition(**position))

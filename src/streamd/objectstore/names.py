@@ -152,6 +152,10 @@ def group_folder(kind: str, group_id: int) -> str:
 
 def check_digest(name: str, content: bytes) -> None:
     """Raises `ObjectCorrupt` unless `content` has the digest in `name`."""
-    digest = name.rpartition(".")[0].rpartition("-")[2]
-    if digest != digest_of(content):
+    expect_digest(name, digest_of(content))
+
+
+def expect_digest(name: str, digest: str) -> None:
+    """Raises `ObjectCorrupt` unless `digest`, that of an object's content, is the one in `name`."""
+    if digest != name.rpartition(".")[0].rpartition("-")[2]:
         raise ObjectCorrupt(f"{name} does not have the digest that it is named by")

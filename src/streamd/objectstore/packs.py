@@ -22,7 +22,7 @@ import msgspec
 from crc32c import crc32c
 
 from streamd.objectstore.errors import ObjectCorrupt
-from streamd.objectstore.framing import Head
+from streamd.objectstore.framing import Head, check_body, decoded
 from streamd.objectstore.names import PackName
 from streamd.objectstore.objects import ObjectStore
 from streamd.streams.chunks import Chunk
@@ -162,12 +162,8 @@ def read_pack(content: bytes) -> PackContents:
         raise ObjectCorrupt("a pack is cut short")
     footer_bytes, footer_crc = _END.unpack(content[end_at:])
     footer = content[max(0, end_at - footer_bytes) : end_at]
-    if len(footer) != footer_bytes or crc32c(footer) != footer_crc:
-        raise ObjectCorrupt("a pack's footer is damaged")
-    try:
-        slices = _FOOTER_DECODER.decode(footer)
-    except UNDECODABLE as error:
-        raise ObjectCorrupt("a pack's footer cannot be read") from error
+    check_body(footer, footer_bytes, footer_crc, "a pack's footer")
+    slices = decoded(_FOOTER_DECODER, footer, "a pack's footer")
     expected = _HEAD.size
     for ref in slices:
         if ref.offset != expected:

@@ -26,7 +26,7 @@ from crc32c import crc32c
 from msgspec.structs import astuple
 
 from streamd.objectstore.errors import ColdRefused, ObjectCorrupt
-from streamd.objectstore.framing import Head
+from streamd.objectstore.framing import Head, check_body
 from streamd.objectstore.names import NamedObject, SegmentName, digest_of
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.raft.chain import chain
@@ -189,8 +189,7 @@ def read_entries(content: bytes) -> Iterator[tuple[Entry, LogPosition]]:
     """
     head = read_segment_head(content)
     body = memoryview(content)[HEAD_BYTES:]
-    if len(body) != head.body_size or crc32c(body) != head.body_crc:
-        raise ObjectCorrupt("a log segment has a damaged body")
+    check_body(body, head.body_size, head.body_crc, "a log segment's body")
     position = head.previous
     with _decompressor().stream_reader(io.BytesIO(body)) as reader:
         source = _Exactly(reader, head.entries_size)
