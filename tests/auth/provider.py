@@ -11,12 +11,25 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from jwt.algorithms import get_default_algorithms
 
+from streamd.auth.jwt import Policy
+from streamd.auth.templates import parse_template
+
 ISSUER = "https://id.example"
 AUDIENCE = "streamd"
 NOW_S = 1_800_000_000
 NOW_MS = NOW_S * 1000
 _CURVES = {"ES256": ec.SECP256R1(), "ES384": ec.SECP384R1(), "ES512": ec.SECP521R1()}
 ALGORITHMS = get_default_algorithms()
+# The policy of a cluster that trusts this provider.
+POLICY = Policy(
+    ISSUER,
+    AUDIENCE,
+    frozenset(("EdDSA", "ES256", "RS256")),
+    "scope",
+    "realm.roles",
+    (parse_template("read:users/{sub}/*"),),
+    {"ops": (parse_template("operate:metrics"), parse_template("append:{tenant}/*"))},
+)
 
 
 class SigningKey:

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from streamd.auth.identity import Identity
 from streamd.auth.jwks import parse_keys
-from streamd.auth.jwt import LEEWAY_S, MAX_BYTES, Policy, Refused, UnknownKey, verify
-from streamd.auth.templates import parse_template
+from streamd.auth.jwt import LEEWAY_S, MAX_BYTES, Refused, UnknownKey, verify
 from tests.auth.provider import (
     AUDIENCE,
     ISSUER,
     NOW_MS,
     NOW_S,
+    POLICY,
     SigningKey,
     claims,
     encoded,
@@ -29,15 +29,6 @@ from tests.auth.provider import (
 
 ONE, RSA = signing_key("one"), signing_key("rsa", "RS256")
 STRANGER = signing_key("stranger")
-POLICY = Policy(
-    ISSUER,
-    AUDIENCE,
-    frozenset(("EdDSA", "ES256", "RS256")),
-    "scope",
-    "realm.roles",
-    (parse_template("read:users/{sub}/*"),),
-    {"ops": (parse_template("operate:metrics"), parse_template("append:{tenant}/*"))},
-)
 KEYS = parse_keys(key_set(ONE, RSA), POLICY.algorithms)
 
 

@@ -244,7 +244,7 @@ def test_a_member_is_added_promoted_and_removed_by_command(cluster: ClusterProce
     cluster.wait_ready()
     removed = streamd(asked, "remove", "4")
     assert "voters 1 2 3, learners none" in removed.stdout
-    wait_until(lambda: "removed from the cluster" in newcomer.output(), "it says so in its log")
+    wait_until(lambda: "removed from the cluster" in newcomer.output, "it says so in its log")
     wait_until(lambda: status_of(newcomer)["leader_id"] is None, "its leader has left it")
     for method, path in (("POST", "/v1/stream/s"), ("GET", "/v1/stream/s"), ("PUT", "/agents")):
         began = time.monotonic()

@@ -113,7 +113,7 @@ def test_a_recovered_survivor_serves_alone_and_gets_new_members(
 
     # A node of the old cluster returns with its data, and is refused.
     former[0].start()
-    wait_until(lambda: "holds data of cluster" in former[0].output(), "it is told why")
+    wait_until(lambda: "holds data of cluster" in former[0].output, "it is told why")
     assert not former[0].is_ready()
     former[0].kill()
     newcomer = add_voter(cluster, 7, survivor)
@@ -161,7 +161,7 @@ def stranger(cluster: ClusterProcesses) -> Iterator[NodeProcess]:
 
 
 def _is_told(node: NodeProcess, words: str) -> None:
-    wait_until(lambda: words in node.output(), words)
+    wait_until(lambda: words in node.output, words)
     assert not node.is_ready()
 
 
@@ -198,7 +198,7 @@ def test_a_node_with_data_of_another_cluster_is_refused(
     stranger.environment["STREAMD_CLUSTER_ROUTES"] = routes
     stranger.start()
     _was_told = "given the other cluster's routes or data directory"
-    wait_until(lambda: _was_told in stranger.output(), _was_told)
+    wait_until(lambda: _was_told in stranger.output, _was_told)
     cluster.wait_ready([1, 2, 3])
 
 
@@ -209,7 +209,7 @@ def test_a_second_process_on_the_same_data_is_refused(
     stranger.environment["STREAMD_SERVER_NODE_ID"] = "1"
     stranger.start()
     assert stranger.wait() == 1
-    assert "in use by another streamd" in stranger.output()
+    assert "in use by another streamd" in stranger.output
 
 
 def test_data_of_another_node_is_refused(cluster: ClusterProcesses, stranger: NodeProcess) -> None:
@@ -219,7 +219,7 @@ def test_data_of_another_node_is_refused(cluster: ClusterProcesses, stranger: No
     stranger.environment["STREAMD_SERVER_NODE_ID"] = "9"
     stranger.start()
     assert stranger.wait() == 1
-    assert "belongs to node 8, not 9: set server.node_id to that" in stranger.output()
+    assert "belongs to node 8, not 9: set server.node_id to that" in stranger.output
 
 
 def test_a_member_without_its_data_is_advised_to_return_under_another_id(
@@ -233,7 +233,7 @@ def test_a_member_without_its_data_is_advised_to_return_under_another_id(
     wait_until(lambda: status_of(node)["membership"] == "data lost", "its status says so")
     status, answer = ask(node, "POST", body=b"x")
     assert (status, code_of(answer)) == (503, "NODE_DATA_LOST")
-    assert "add it under an id never used before" in node.output()
+    assert "add it under an id never used before" in node.output
     administer(cluster.leader(), "remove", node_id=7)
     node.kill()
     del cluster.nodes[7]
@@ -269,7 +269,7 @@ def test_peers_prove_their_identity_and_another_authority_is_refused(tmp_path: P
         impostor = cluster.prepare_newcomer(4)
         impostor.environment.update(foreign.environment)
         impostor.start()
-        wait_until(lambda: "certificate" in impostor.output().lower(), "it is told about TLS")
+        wait_until(lambda: "certificate" in impostor.output.lower(), "it is told about TLS")
         status, refused = cluster.leader().post(
             "/cluster/add", {"address": cluster.peer_address(4)}
         )
@@ -279,7 +279,7 @@ def test_peers_prove_their_identity_and_another_authority_is_refused(tmp_path: P
 
         nameless = cluster.prepare_newcomer(6)
         nameless.start()
-        wait_until(lambda: "node-6.jepsen.streamd" in nameless.output(), "it is told of its name")
+        wait_until(lambda: "node-6.jepsen.streamd" in nameless.output, "it is told of its name")
         assert not nameless.is_ready()
         nameless.kill()
 
@@ -287,7 +287,7 @@ def test_peers_prove_their_identity_and_another_authority_is_refused(tmp_path: P
         for name in own.environment:
             del plain.environment[name]
         plain.start()
-        wait_until(lambda: "no peer" in plain.output(), "it finds nobody to talk to")
+        wait_until(lambda: "no peer" in plain.output, "it finds nobody to talk to")
         assert not plain.is_ready()
         plain.kill()
         del cluster.nodes[4], cluster.nodes[5], cluster.nodes[6]
@@ -305,7 +305,7 @@ def test_a_cluster_with_a_secret_accepts_only_nodes_that_know_it(tmp_path: Path)
         stranger = cluster.prepare_newcomer(4)
         stranger.environment["STREAMD_CLUSTER_SECRET_FILE"] = str(other)
         stranger.start()
-        wait_until(lambda: "cluster.secret_file" in stranger.output(), "it is told what to do")
+        wait_until(lambda: "cluster.secret_file" in stranger.output, "it is told what to do")
         assert not stranger.is_ready()
         stranger.kill()
         del cluster.nodes[4]

@@ -9,27 +9,17 @@ from urllib.parse import unquote_to_bytes
 
 from streamd.auth import signed_urls, tokens
 from streamd.auth.jwks import parse_keys
-from streamd.auth.jwt import Policy, Refused, UnknownKey, verify
+from streamd.auth.jwt import Refused, UnknownKey, verify
 from streamd.auth.scopes import ScopeError, Scopes, parse_scope
-from streamd.auth.templates import parse_template
 from streamd.http.protocol import fields
 from streamd.http.protocol.fields import BadRequest
 from streamd.http.protocol.heads import HeadParser
 from streamd.http.protocol.routing import BadPath, StreamRoute, path_of, resolve
 from streamd.http.protocol.wire import RequestRejected
-from tests.auth.provider import AUDIENCE, ISSUER, NOW_MS, claims, key_set, signing_key
+from tests.auth.provider import NOW_MS, POLICY, claims, key_set, signing_key
 
 _KEY = signing_key("one")
-_POLICY = Policy(
-    ISSUER,
-    AUDIENCE,
-    frozenset(("EdDSA", "ES256", "RS256")),
-    "scope",
-    "realm.roles",
-    (parse_template("read:users/{sub}/*"),),
-    {"ops": (parse_template("operate:metrics"),)},
-)
-_KEYS = parse_keys(key_set(_KEY), _POLICY.algorithms)
+_KEYS = parse_keys(key_set(_KEY), POLICY.algorithms)
 _JWT = _KEY.sign(claims())
 _GRANT = signed_urls.Grant(7, 1_800_000_000, ("GET",), b"x", b"/v1/stream/a", False)
 _TOKEN = tokens.mint(7, b"\0" * tokens.SECRET_BYTES)
@@ -99,7 +89,7 @@ def jwt(data: bytes) -> None:
     header, newline, given = data.partition(b"\n")
     token = _KEY.sign_texts(header, given) if newline else data
     try:
-        identity = verify(token, _KEYS, _POLICY, NOW_MS)
+        identity = verify(token, _KEYS, POLICY, NOW_MS)
     except (Refused, UnknownKey):
         return
     assert newline or token.startswith(_JWT[: _JWT.rindex(b".")]), "a signature was forged"

@@ -266,7 +266,7 @@ def break_all(scene: Scene) -> None:
     scene.minio.kill()
     operator = bearer(scene.secrets["root token"])
     scene.ask(one, "POST", "/cluster/cold/flush", headers=operator, json={})
-    wait_until(lambda: "cold" in one.output() + two.output(), "the store's absence is logged")
+    wait_until(lambda: "cold" in one.output + two.output, "the store's absence is logged")
     for node in scene.nodes:
         assert node.process is not None
         os.kill(node.process.pid, signal.SIGHUP)
@@ -278,7 +278,7 @@ def break_all(scene: Scene) -> None:
         headers = {"Content-Type": "text/plain", **operator}
         scene.ask(two, "PUT", "/v1/stream/agents/last", headers=headers, content=b"x" * 9000)
     assert two.wait() == 1
-    assert "Traceback" in two.output() or "error" in two.output()
+    assert "Traceback" in two.output or "error" in two.output
     assert one.process is not None
     os.kill(one.process.pid, signal.SIGABRT)
     assert one.wait() == -signal.SIGABRT
@@ -325,7 +325,7 @@ def test_no_secret_is_in_anything_that_a_node_writes_or_says(scene: Scene) -> No
     scene.cluster.wait_ready()
     places: dict[str, bytes] = {"objects": objects_of(scene), "commands": restore(scene)}
     break_all(scene)
-    places |= {f"log of node {node.node_id}": node.output().encode() for node in scene.nodes}
+    places |= {f"log of node {node.node_id}": node.output.encode() for node in scene.nodes}
     places["answers"] = b"\n".join(scene.answers)
     for node in scene.nodes:
         places |= files_below(node.data_dir)

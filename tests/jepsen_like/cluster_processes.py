@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from tests.jepsen_like.fault_proxy import FaultProxy, Links
 from tests.support import prefork
 from tests.support.ports import unused_port
+from tests.support.processes import RunningProcess
 
 ELECTION_TIMEOUT_S = 1.0
 # One election on a busy machine.
@@ -35,10 +35,13 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = _DEA
         time.sleep(_POLL_S)
 
 
-class NodeProcess:
+class NodeProcess(RunningProcess):
     """One node: its process, which may be restarted, and its data."""
 
+    DEADLINE_S = _DEADLINE_S
+
     def __init__(self, node_id: int, directory: Path, environment: Mapping[str, str]) -> None:
+        super().__init__()
         self.node_id = node_id
         self.data_dir = directory / f"node{node_id}"
         self.log_path = directory / f"node{node_id}.log"
@@ -52,7 +55,6 @@ class NodeProcess:
             "STREAMD_CLUSTER_LISTEN": f"127.0.0.1:{self.peer_port}",
             **environment,
         }
-        self.process: prefork.Forked | subprocess.Popen[bytes] | None = None
 
     @property
     def admin_port(self) -> int:
@@ -65,37 +67,13 @@ class NodeProcess:
         with self.log_path.open("ab") as log:
             self.process = prefork.start(["serve"], self.environment, log, wrapper)
 
-    @property
-    def is_alive(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    def signal(self, number: int) -> None:
-        """Signal its whole group, the wrapper's child included."""
-        assert self.process is not None
-        os.killpg(self.process.pid, number)
-
-    def wait(self, timeout_s: float = _DEADLINE_S) -> int:
-        """Wait for its end; returns the exit status."""
-        assert self.process is not None
-        return self.process.wait(timeout_s)
-
-    def kill(self) -> None:
-        """Kill it; harmless if it has ended."""
-        if self.is_alive:
-            self.signal(signal.SIGKILL)
-            self.wait()
-
-    def stop(self) -> int:
-        """Ask it to stop, and wait; returns the exit status."""
-        self.signal(signal.SIGTERM)
-        return self.wait()
-
     def pause(self) -> None:
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
+    @property
     def output(self) -> str:
         """Its output so far, from all its processes."""
         return self.log_path.read_text(errors="replace")
@@ -234,7 +212,7 @@ class ClusterProcesses:
         """Print the end of each node's output, and the path of the whole output."""
         for node in self.nodes.values():
             if node.log_path.exists():
-                print(f"-- node {node.node_id}, {node.log_path}\n{node.output()[-6000:]}")
+                print(f"-- node {node.node_id}, {node.log_path}\n{node.output[-6000:]}")
 
     # -- conditions to wait for ---------------------------------------------------------------
 

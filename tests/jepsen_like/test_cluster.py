@@ -22,7 +22,7 @@ from tests.jepsen_like.cluster_processes import (
     term_of,
     wait_until,
 )
-from tests.jepsen_like.workload import PHASE_S, Workload, under_load
+from tests.jepsen_like.workload import PHASE_S, Workload, pause_leader, under_load
 
 
 @pytest.fixture(name="cluster")
@@ -111,7 +111,7 @@ def test_a_stopped_leader_has_a_successor_before_an_election_timeout(
             outages_s.append(time.monotonic() - began)
             assert term_of(successor) == term + 1
             assert leader.wait() == 0
-            assert "leadership handed over" in leader.output()
+            assert "leadership handed over" in leader.output
             leader.start()
             cluster.wait_ready()
     print("another led after " + ", ".join(f"{one:.2f} s" for one in outages_s))
@@ -123,15 +123,7 @@ def test_a_paused_leader_answers_nothing_stale(cluster: ClusterProcesses) -> Non
     with under_load(cluster) as work:
         for _ in range(2):
             work.work(PHASE_S / 2)
-            leader = cluster.leader()
-            leader.pause()
-            try:
-                cluster.leader(but=leader.node_id)
-                work.wait_writes_elsewhere(leader.node_id)
-                work.work()
-            finally:
-                leader.resume()
-            cluster.wait_ready()
+            pause_leader(cluster, work)
             work.wait_progress()
     assert work.counts["retries"], "no producer had to try again"
 

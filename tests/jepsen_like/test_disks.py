@@ -47,12 +47,12 @@ def test_a_damaged_log_of_one_node_is_repaired_from_its_peers(cluster: ClusterPr
         for number, damage in enumerate(damages, 1):
             work.work(PHASE_S / 2)
             node = cluster.followers(cluster.leader())[number % 2]
-            found = node.output().count("the log has lost entries")
+            found = node.output.count("the log has lost entries")
             assert node.stop() == 0
             damage(node)
             node.start()
             cluster.wait_ready()
-            assert node.output().count("the log has lost entries") > found, damage
+            assert node.output.count("the log has lost entries") > found, damage
             work.wait_progress()
             wait_until(lambda node=node: not (node.data_dir / "lost").exists(), "trusted again")
 
@@ -68,7 +68,7 @@ def test_a_founder_that_lost_its_log_early_founds_no_second_cluster(
     shutil.rmtree(founder.data_dir / "state")
     founder.start()
     cluster.wait_ready()
-    assert "the log has lost entries" in founder.output()
+    assert "the log has lost entries" in founder.output
     wait_until(lambda: not (founder.data_dir / "lost").exists(), "trusted again")
 
 
@@ -89,8 +89,8 @@ def test_a_disk_that_was_set_back_is_noticed_and_the_node_replaced(
         shutil.copytree(tmp_path / "backup", node.data_dir)
         node.start()
         assert node.wait() == 1
-        assert "the disk has lost what it had confirmed" in node.output()
-        assert "add it under an id never used before" in node.output()
+        assert "the disk has lost what it had confirmed" in node.output
+        assert "add it under an id never used before" in node.output
         work.wait_writes_elsewhere(node.node_id)
         administer(leader, "remove", node_id=node.node_id)
         add_voter(cluster, 4, leader)
@@ -112,7 +112,7 @@ def test_a_follower_whose_disk_fails_stops_and_the_others_continue(
         work.wait_writes_elsewhere(failing.node_id)
         failing.start()
         cluster.wait_ready()
-    assert "Nothing was acknowledged after this" in failing.output()
+    assert "Nothing was acknowledged after this" in failing.output
 
 
 @needs_strace
@@ -130,7 +130,7 @@ def test_a_leader_whose_disk_fails_acknowledges_nothing_and_has_a_successor(
         work.wait_writes_elsewhere(failing.node_id)
         failing.start()
         cluster.wait_ready()
-    assert "Nothing was acknowledged after this" in failing.output()
+    assert "Nothing was acknowledged after this" in failing.output
 
 
 @needs_strace
@@ -149,8 +149,8 @@ def test_a_leader_whose_disk_is_full_has_a_successor_and_returns_when_there_is_r
         work.wait_writes_elsewhere(full.node_id)
         full.start()
         cluster.wait_ready()
-    assert "No space left on device" in full.output()
-    assert "Nothing was acknowledged after this" in full.output()
+    assert "No space left on device" in full.output
+    assert "Nothing was acknowledged after this" in full.output
 
 
 @needs_strace

@@ -56,7 +56,7 @@ def test_a_member_whose_disk_was_wiped_is_refused_and_returns_under_a_new_id(
         wiped.kill()
         shutil.rmtree(wiped.data_dir)
         wiped.start()
-        wait_until(lambda: "its data is gone" in wiped.output(), "the wiped node told why")
+        wait_until(lambda: "its data is gone" in wiped.output, "the wiped node told why")
         work.work()
         assert not wiped.is_ready()
         wiped.kill()

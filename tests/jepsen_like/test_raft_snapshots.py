@@ -33,9 +33,9 @@ def test_a_follower_that_missed_compacted_entries_gets_a_raft_snapshot(
     with under_load(cluster) as work:
         work.work(PHASE_S / 2)
         lagging = _stopped_follower(cluster, work)
-        assert _INSTALLED not in lagging.output()
+        assert _INSTALLED not in lagging.output
         lagging.start()
-        wait_until(lambda: _INSTALLED in lagging.output(), "a Raft snapshot is installed")
+        wait_until(lambda: _INSTALLED in lagging.output, "a Raft snapshot is installed")
         cluster.wait_ready()
     assert status_of(lagging)["first_log_index"] > 1
 
@@ -47,10 +47,10 @@ def test_a_transfer_that_is_often_interrupted_completes(cluster: ClusterProcesse
         leader = cluster.leader()
         cluster.links.break_every(leader.node_id, lagging.node_id, _BREAK_EVERY_BYTES)
         lagging.start()
-        wait_until(lambda: _INSTALLED in lagging.output(), "a Raft snapshot is installed")
+        wait_until(lambda: _INSTALLED in lagging.output, "a Raft snapshot is installed")
     assert cluster.links.counts["broken"] >= 2
-    assert leader.output().count("the transfer of a Raft snapshot was interrupted") >= 2
-    assert leader.output().count("sending a Raft snapshot") == 1
+    assert leader.output.count("the transfer of a Raft snapshot was interrupted") >= 2
+    assert leader.output.count("sending a Raft snapshot") == 1
 
 
 def test_a_follower_killed_during_a_transfer_continues_with_its_pieces(
@@ -64,8 +64,8 @@ def test_a_follower_killed_during_a_transfer_continues_with_its_pieces(
             lagging.start()
             wait_until(incoming.exists, "a Raft snapshot arrives")
             lagging.kill()
-            assert _INSTALLED not in lagging.output()
+            assert _INSTALLED not in lagging.output
         lagging.start()
-        wait_until(lambda: _INSTALLED in lagging.output(), "a Raft snapshot is installed")
+        wait_until(lambda: _INSTALLED in lagging.output, "a Raft snapshot is installed")
         cluster.wait_ready()
         wait_until(lambda: not incoming.exists(), "no file left")

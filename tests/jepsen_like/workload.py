@@ -247,13 +247,27 @@ def under_load(cluster: ClusterProcesses) -> Iterator[Workload]:
                 workload.stop()
             assert not workload.shared.problems, workload.shared.problems
             for node in cluster.nodes.values():
-                assert "Traceback" not in node.output(), f"node {node.node_id} broke inside"
+                assert "Traceback" not in node.output, f"node {node.node_id} broke inside"
             cluster.wait_converged()
             workload.read_finally()
         _judge(workload, path, recovery_s)
     except BaseException:
         print(f"the history is in {path}, beside all that the nodes printed")
         raise
+
+
+def pause_leader(cluster: ClusterProcesses, work: Workload) -> None:
+    """Stop the leader's process until another one leads and has accepted writes; then let it go on,
+    and wait until all nodes are ready."""
+    leader = cluster.leader()
+    leader.pause()
+    try:
+        cluster.leader(but=leader.node_id)
+        work.wait_writes_elsewhere(leader.node_id)
+        work.work()
+    finally:
+        leader.resume()
+    cluster.wait_ready()
 
 
 def _judge(workload: Workload, path: Path, recovery_s: float) -> None:

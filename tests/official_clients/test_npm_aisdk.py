@@ -31,12 +31,6 @@ def finish(reason: str = "stop") -> dict[str, Any]:
 END = [{"type": "text-end", "id": "1"}, finish()]
 
 
-@pytest.fixture(name="server", scope="module")
-def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("chats")) as server:
-        yield server
-
-
 @pytest.fixture(name="app", scope="module")
 def _app(server: ServerProcess) -> Iterator[Script]:
     with running("chat.mjs", server.url + ROOT, server.url + ROOT) as app:

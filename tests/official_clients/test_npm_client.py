@@ -83,12 +83,6 @@ def restarted(server: ServerProcess, end: Callable[[], object]) -> None:
     server.wait_ready()
 
 
-@pytest.fixture(name="server", scope="module")
-def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server")) as server:
-        yield server
-
-
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
 @pytest.mark.parametrize("ended_by", ["stop", "kill"])
 def test_a_producer_and_a_tail_continue_after_a_restart_until_the_close(

@@ -37,12 +37,6 @@ class Shared(StreamDB):
 NOTES = collection(type="note")  # in no database: unknown types are left alone
 
 
-@pytest.fixture(name="server", scope="module")
-def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server")) as server:
-        yield server
-
-
 @pytest.fixture(name="node", scope="module")
 def _node() -> Iterator[Script]:
     with running("interop.mjs") as node:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -26,12 +25,6 @@ def offset_of(rows: str, collection: Script) -> str:
         told, _, offset = collection.says().partition(" @")
         if told == rows:
             return offset
-
-
-@pytest.fixture(name="server", scope="module")
-def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server")) as server:
-        yield server
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])

@@ -15,12 +15,6 @@ from tests.support.server_process import ServerProcess
 STREAMS = "/v1/stream/yjs/editing/docs"
 
 
-@pytest.fixture(name="server", scope="module")
-def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("documents")) as server:
-        yield server
-
-
 @pytest.fixture(name="editors", scope="module")
 def _editors(server: ServerProcess) -> Iterator[Script]:
     with running("edit.mjs", server.url) as editors:

@@ -6,7 +6,7 @@ Its version 0.1.0 knows neither idempotent producers nor the closing of streams.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from queue import Queue
 
 import httpx
@@ -35,12 +35,6 @@ def tail(url: str, live: str, wait_for_server: Callable[[], object], heard: Queu
                             return
         except httpx.HTTPError:
             wait_for_server()
-
-
-@pytest.fixture(name="server", scope="module")
-def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server")) as server:
-        yield server
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])

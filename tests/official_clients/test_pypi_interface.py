@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count, islice
@@ -50,12 +50,6 @@ HALVES = {
 @pytest.fixture(params=HALVES)
 def half(request: pytest.FixtureRequest) -> Half:
     return HALVES[request.param]
-
-
-@pytest.fixture(name="server", scope="module")
-def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("interface")) as server:
-        yield server
 
 
 numbers = count()

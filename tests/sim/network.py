@@ -14,6 +14,8 @@ from zlib import crc32
 
 import trio
 
+from tests.support.memory_listener import MemoryListener
+
 WINDOW_BYTES = 256 * 1024
 
 
@@ -122,17 +124,6 @@ class _Stream(trio.abc.Stream):
         await trio.lowlevel.checkpoint()
 
 
-class _Listener(trio.abc.Listener[trio.abc.Stream]):
-    def __init__(self, arrivals: trio.MemoryReceiveChannel[trio.abc.Stream]) -> None:
-        self._arrivals = arrivals
-
-    async def accept(self) -> trio.abc.Stream:
-        return await self._arrivals.receive()
-
-    async def aclose(self) -> None:
-        await self._arrivals.aclose()
-
-
 class Network:
     """Joins all nodes. `digest` covers every byte that arrived, and when, and where."""
 
@@ -218,7 +209,7 @@ class Network:
     def listen(self, node_id: int) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:
         sender, receiver = trio.open_memory_channel[trio.abc.Stream](math.inf)
         self._listening[node_id] = sender
-        return [_Listener(receiver)]
+        return [MemoryListener(receiver)]
 
     async def connect(self, source: int, target: int) -> trio.abc.Stream:
         await trio.sleep(self.delay_s(source, target))

@@ -345,26 +345,26 @@ def sessions_are_forgotten_at_an_install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(State, "load", load)
 
 
-@bug(_LEADERS_CHANGE)
-def write_of_a_deposed_leader_is_called_refused(patch: pytest.MonkeyPatch) -> None:
+def _fails_at_a_leader_change(patch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Writes that a deposed leader left undecided fail, although they may have been committed."""
+
     def lose_all(self: OwnPackages) -> None:
         for package in list(self._undecided.values()):
             if package.is_under_way:
                 self._forget(package)
-                fail_all(package.proposals, Unavailable("the leader changed"))
+                fail_all(package.proposals, error)
 
     patch.setattr(OwnPackages, "lose_all", lose_all)
+
+
+@bug(_LEADERS_CHANGE)
+def write_of_a_deposed_leader_is_called_refused(patch: pytest.MonkeyPatch) -> None:
+    _fails_at_a_leader_change(patch, Unavailable("the leader changed"))
 
 
 @bug(_LEADERS_CHANGE)
 def write_of_a_deposed_leader_is_called_unknown(patch: pytest.MonkeyPatch) -> None:
-    def lose_all(self: OwnPackages) -> None:
-        for package in list(self._undecided.values()):
-            if package.is_under_way:
-                self._forget(package)
-                fail_all(package.proposals, OutcomeUnknown("the leader changed"))
-
-    patch.setattr(OwnPackages, "lose_all", lose_all)
+    _fails_at_a_leader_change(patch, OutcomeUnknown("the leader changed"))
 
 
 @bug(_LEADERS_CHANGE)

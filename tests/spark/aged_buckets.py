@@ -18,7 +18,7 @@ from streamd.tiering.tier import open_cold
 from tests.backup.test_archive import a_round
 from tests.http.serving import serving, until
 from tests.jepsen_like.cluster_processes import ClusterProcesses, NodeProcess, wait_until
-from tests.jepsen_like.workload import under_load
+from tests.jepsen_like.workload import pause_leader, under_load
 from tests.spark.buckets import MINUTE_MS, Author, Place
 from tests.support.archived import restored
 
@@ -62,15 +62,7 @@ def write_under_faults(directory: Path, place: Place) -> None:
             work.wait_writes_elsewhere(leader.node_id)
             leader.start()
             cluster.wait_ready()
-            leader = cluster.leader()
-            leader.pause()
-            try:
-                cluster.leader(but=leader.node_id)
-                work.wait_writes_elsewhere(leader.node_id)
-                work.work()
-            finally:
-                leader.resume()
-            cluster.wait_ready()
+            pause_leader(cluster, work)
             leader = cluster.leader()
             cluster.links.isolate(leader.node_id, set(cluster.nodes) - {leader.node_id})
             cluster.leader(but=leader.node_id)

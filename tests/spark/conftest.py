@@ -13,7 +13,9 @@ from pyspark.sql import SparkSession
 from streamd_audit.session import SparkMissing, spark_session
 from tests.spark.buckets import Clean, Place, write_little, write_rich
 from tests.spark.damages import Scene
+from tests.spark.streams import Writer
 from tests.support.minio import MinioServer, minio_or_skip
+from tests.support.server_process import ServerProcess
 from tests.support.tools import JAVA, skip_without
 
 BUCKET = "audits"
@@ -28,6 +30,21 @@ def spark() -> Iterator[SparkSession]:
     session.conf.set("spark.sql.shuffle.partitions", "3")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server for the tests of a module."""
+    with ServerProcess(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def writer(server: ServerProcess) -> Iterator[Writer]:
+    """Writes to the module's server."""
+    writer = Writer(server.url)
+    yield writer
+    writer.close()
 
 
 @pytest.fixture(scope="session")

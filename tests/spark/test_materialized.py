@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -22,19 +22,6 @@ from tests.support.server_process import ServerProcess
 
 Table = dict[tuple[str, str], Any]
 VALUES = T.StructType().add("type", "string").add("key", "string").add("value", "string")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def writer(server: ServerProcess) -> Iterator[Writer]:
-    writer = Writer(server.url)
-    yield writer
-    writer.close()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,6 @@ from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
 
 RUNS = [{"agent": f"agent-{n % 3}", "cost": n / 4, "n": n} for n in range(3000)]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def writer(server: ServerProcess) -> Iterator[Writer]:
-    writer = Writer(server.url)
-    yield writer
-    writer.close()
 
 
 Load = Callable[..., DataFrame]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,6 @@ from tests.spark.streams import Writer
 from tests.support.server_process import ServerProcess
 
 SCHEMA = "stream string, record struct<n: int>"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def writer(server: ServerProcess) -> Iterator[Writer]:
-    writer = Writer(server.url)
-    yield writer
-    writer.close()
 
 
 class Query:

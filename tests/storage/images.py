@@ -91,3 +91,16 @@ def copy_of(directory: Path, to: Path) -> Path:
     """Copy what is on the disk over an earlier copy."""
     shutil.rmtree(to, ignore_errors=True)
     return copy_in_use(directory, to)
+
+
+def with_another_floor(directory: Path) -> Path:
+    """The directory of a log of eight entries under the floor of another log, at its entry 5."""
+    log = open_log(directory / "live")
+    fill(log, 5)
+    log.close()
+    other = open_log(directory / "other")
+    other.append([entry(i, payload=b"something else") for i in range(1, 9)], HardState(1, 1))
+    other.close()
+    floor = (directory / "live" / "floor").read_bytes()
+    (directory / "other" / "floor").write_bytes(floor)
+    return directory / "other"

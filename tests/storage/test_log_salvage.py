@@ -23,6 +23,7 @@ from tests.storage.images import (
     open_log,
     read_all,
     sabotage,
+    with_another_floor,
 )
 from tests.support.directories import copy_in_use
 
@@ -185,16 +186,10 @@ def test_without_a_record_of_the_last_vote_nothing_is_salvaged(tmp_path: Path) -
 
 
 def test_another_log_under_the_same_floor_is_refused_in_a_cluster_too(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "live")
-    fill(log, 5)
-    log.close()
-    other = open_log(tmp_path / "other")
-    other.append([entry(i, payload=b"something else") for i in range(1, 9)], HardState(1, 1))
-    other.close()
-    (tmp_path / "other" / "floor").write_bytes((tmp_path / "live" / "floor").read_bytes())
+    other = with_another_floor(tmp_path)
     for _ in range(2):
         with pytest.raises(LogCorrupt, match="entry 5"):
-            open_log(tmp_path / "other", alone=False)
+            open_log(other, alone=False)
 
 
 def test_replaced_entries_that_are_back_are_not_those_that_the_floor_names(tmp_path: Path) -> None:

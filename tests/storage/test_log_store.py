@@ -20,6 +20,7 @@ from tests.storage.images import (
     open_log,
     read_all,
     sabotage,
+    with_another_floor,
 )
 from tests.support.directories import copy_in_use
 
@@ -267,15 +268,9 @@ def test_an_entry_changed_with_a_valid_database_checksum_breaks_the_chain(tmp_pa
 
 
 def test_another_log_under_the_same_floor_is_refused(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "live")
-    fill(log, 5)
-    log.close()
-    other = open_log(tmp_path / "other")
-    other.append([entry(i, payload=b"something else") for i in range(1, 9)], HardState(1, 1))
-    other.close()
-    (tmp_path / "other" / "floor").write_bytes((tmp_path / "live" / "floor").read_bytes())
+    other = with_another_floor(tmp_path)
     with pytest.raises(LogCorrupt, match="entry 5"):
-        open_log(tmp_path / "other")
+        open_log(other)
 
 
 def test_a_state_ahead_of_the_log_shows_that_the_log_lost_entries(tmp_path: Path) -> None:

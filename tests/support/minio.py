@@ -11,10 +11,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn
 
 import pytest
@@ -26,6 +24,7 @@ from urllib3.exceptions import HTTPError
 
 from tests.support import tether
 from tests.support.ports import unused_port
+from tests.support.processes import RunningProcess
 from tests.support.tools import MINIO, skip_without
 
 MODULE = "github.com/minio/minio"
@@ -35,7 +34,6 @@ VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
 REQUIRED = "STREAMD_REQUIRE_MINIO"
 
 _BUILD_TIMEOUT_S = 3000
-_START_TIMEOUT_S = 30.0
 _POLL_S = 0.02
 
 
@@ -105,7 +103,7 @@ def _skip_or_fail(reason: str) -> NoReturn:
     skip_without(MINIO, reason)
 
 
-class MinioServer:
+class MinioServer(RunningProcess):
     """One server over one directory; it may be killed and started again on the same port."""
 
     access_key_id = "streamd-tests"
@@ -115,6 +113,7 @@ class MinioServer:
         self, executable: Path, directory: Path, *, certificate: LeafCert | None = None
     ) -> None:
         """With a `certificate` it speaks TLS; its `client` then believes anything."""
+        super().__init__()
         self._executable = executable
         self.directory = directory
         self._certificates = directory.parent / "certificates"
@@ -126,13 +125,13 @@ class MinioServer:
                 blob.write_to_path(str(self._certificates / "public.crt"), append=True)
         self.port = unused_port()
         self.endpoint = f"{'https' if self._has_tls else 'http'}://127.0.0.1:{self.port}"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._log = directory.parent / "minio.log"
 
     def start(self) -> None:
         """Start, and wait until it serves."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with open(self.directory.parent / "minio.log", "ab") as log:
-            self._process = tether.start(
+        with self._log.open("ab") as log:
+            self.process = tether.start(
                 [
                     str(self._executable),
                     "server",
@@ -154,20 +153,11 @@ class MinioServer:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while not self._serves():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(
-                    "minio does not start:\n" + (self.directory.parent / "minio.log").read_text()
-                )
-            time.sleep(_POLL_S)
+        self.await_alive(self._serves, "serving")
 
-    def kill(self) -> None:
-        """Kill it; its directory stays."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+    @property
+    def output(self) -> str:
+        return self._log.read_text()
 
     def client(self) -> Minio:
         """A client with all rights, for operators' tasks."""
@@ -193,18 +183,6 @@ class MinioServer:
             self.client().list_buckets()
             return True
         return False
-
-    def __enter__(self) -> MinioServer:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.kill()
 
 
 def main() -> None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import select
 import socket
-import threading
-from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import h11
 
-_PIECE_BYTES = 64 * 1024
-_POLL_S = 0.05
+from tests.support.listener import Listener, carry
 
 
 @dataclass
@@ -28,61 +23,27 @@ class Exchange:
     answer: bytearray = field(default_factory=bytearray)
 
 
-class RecordingProxy:
-    """Listens on a free port; `exchanges` are in the order in which their requests began."""
+class RecordingProxy(Listener):
+    """`exchanges` are in the order in which their requests began."""
 
     def __init__(self, upstream_port: int) -> None:
+        super().__init__()
         self._upstream_port = upstream_port
-        self._over = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(_POLL_S)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.exchanges: list[Exchange] = []
-        self._threads = [threading.Thread(target=self._accept)]
 
-    def __enter__(self) -> RecordingProxy:
-        self._threads[0].start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while not self._over.is_set():
-            with suppress(TimeoutError):
-                client, _ = self._listener.accept()
-                thread = threading.Thread(target=self._carry, args=(client,))
-                self._threads.append(thread)
-                thread.start()
-
-    def _carry(self, client: socket.socket) -> None:
+    def serve(self, client: socket.socket) -> None:
         record = _Connection(self.exchanges)
-        with (
-            client,
-            suppress(OSError),
-            socket.create_connection(("127.0.0.1", self._upstream_port)) as server,
-        ):
-            while not self._over.is_set():
-                ready = select.select([client, server], [], [], _POLL_S)[0]
-                for source in ready:
-                    piece = source.recv(_PIECE_BYTES)
-                    # Recorded before it is passed on: what the client saw is in the record.
-                    if source is client:
-                        record.requested(piece)
-                        server.sendall(piece)
-                    else:
-                        record.answered(piece)
-                        client.sendall(piece)
-                    if not piece:
-                        return
+
+        def pass_on(is_request: bool, piece: bytes, to: socket.socket) -> bool:
+            # Recorded before it is passed on: what the client saw is in the record.
+            if is_request:
+                record.requested(piece)
+            else:
+                record.answered(piece)
+            to.sendall(piece)
+            return True
+
+        carry(client, self._upstream_port, pass_on)
 
 
 class _Connection:

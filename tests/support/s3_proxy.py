@@ -12,13 +12,15 @@ import socket
 import struct
 import threading
 from collections import Counter, deque
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import Enum
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
+
+from tests.support.listener import Listener
 
 _UPSTREAM_TIMEOUT_S = 20.0
 _HOLD_TIMEOUT_S = 60.0
@@ -97,10 +99,11 @@ class _Answer:
     body: bytes
 
 
-class S3Proxy:
-    """Listens on a free port until the context ends."""
+class S3Proxy(Listener):
+    """Forwards requests, and applies faults to them."""
 
     def __init__(self, upstream_port: int) -> None:
+        super().__init__()
         self._upstream_port = upstream_port
         self._lock = threading.Lock()
         self._faults: dict[str, deque[Fault]] = {}
@@ -108,19 +111,13 @@ class S3Proxy:
         self._about = ""
         self._holds: list[Hold] = []
         self.slow_s = 1.0
-        self.over = threading.Event()
         # Faults done, and requests passed on by method.
         self.done: Counter[Fault] = Counter()
         self.passed: Counter[str] = Counter()
-        proxy = self
+        self.endpoint = self.url
 
-        class Handler(_Handler):
-            owner = proxy
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.port: int = self._server.server_address[1]
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+    def serve(self, client: socket.socket) -> None:
+        _Handler(client, self)
 
     def fail(self, method: str, *faults: Fault) -> None:
         """Do these to the next requests of that method, one each."""
@@ -179,17 +176,11 @@ class S3Proxy:
     def forward(
         self, method: str, path: str, headers: list[tuple[str, str]], body: bytes
     ) -> _Answer:
-        connection = http.client.HTTPConnection(
-            "127.0.0.1", self._upstream_port, timeout=_UPSTREAM_TIMEOUT_S
-        )
-        try:
-            self._send(connection, method, path, headers, body)
+        with closing(self._sent(method, path, headers, body)) as connection:
             response = connection.getresponse()
             answer = _Answer(
                 response.status, response.reason, response.getheaders(), response.read()
             )
-        finally:
-            connection.close()
         with self._lock:
             self.passed[method] += 1
         return answer
@@ -198,33 +189,20 @@ class S3Proxy:
         self, method: str, path: str, headers: list[tuple[str, str]], body: bytes
     ) -> None:
         """Send the store an incomplete request."""
+        self._sent(method, path, headers, body[: len(body) // 2]).close()
+
+    def _sent(
+        self, method: str, path: str, headers: list[tuple[str, str]], body: bytes
+    ) -> http.client.HTTPConnection:
+        """A connection to the store on which a request was sent."""
         connection = http.client.HTTPConnection(
             "127.0.0.1", self._upstream_port, timeout=_UPSTREAM_TIMEOUT_S
         )
-        try:
-            self._send(connection, method, path, headers, body[: len(body) // 2])
-        finally:
-            connection.close()
-
-    def _send(
-        self,
-        connection: http.client.HTTPConnection,
-        method: str,
-        path: str,
-        headers: list[tuple[str, str]],
-        body: bytes,
-    ) -> None:
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for name, value in headers:
             connection.putheader(name, value)
         connection.endheaders(body or None)
-
-    def __enter__(self) -> S3Proxy:
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}
-        )
-        self._thread.start()
-        return self
+        return connection
 
     def __exit__(
         self,
@@ -232,16 +210,16 @@ class S3Proxy:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.over.set()
         self.heal()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__exit__(kind, error, traceback)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    owner: S3Proxy
     protocol_version = "HTTP/1.1"
+
+    def __init__(self, client: socket.socket, owner: S3Proxy) -> None:
+        self.owner = owner
+        super().__init__(client, client.getpeername(), cast("Any", None))
 
     def handle(self) -> None:
         with suppress(OSError, http.client.HTTPException):

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import http.client
 import os
-import signal
 import socket
 import ssl
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from tests.support import prefork
 from tests.support.ports import unused_port
+from tests.support.processes import RunningProcess
 
-_DEADLINE_S = 30.0
 _POLL_S = 0.02
 
 
-class ServerProcess:
+class ServerProcess(RunningProcess):
     """`streamd serve` on a free port; `wrapper` is put before the command (strace, for one)."""
 
     def __init__(
@@ -35,6 +33,7 @@ class ServerProcess:
         expect_death: bool = False,
     ) -> None:
         """With `expect_death`, it may also end before it was `ready`."""
+        super().__init__()
         self.data_dir = data_dir
         self.port = port or unused_port()
         self._has_tls = "STREAMD_SERVER_TLS_CERT" in (environment or {})
@@ -45,21 +44,12 @@ class ServerProcess:
         self._wrapper = wrapper
         self._expect_death = expect_death
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 it stays readable after the end
-        self.process: prefork.Forked | subprocess.Popen[bytes] | None = None
         self.ready = False
 
-    def __enter__(self) -> ServerProcess:
+    def __enter__(self) -> Self:
         self.start()
         self.wait_ready()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.kill()
 
     def start(self) -> None:
         self.process = prefork.start(
@@ -75,22 +65,18 @@ class ServerProcess:
 
     def wait_ready(self) -> None:
         """Wait until it answers. Raises `AssertionError` with its output when it does not."""
-        assert self.process is not None
-        deadline = time.monotonic() + _DEADLINE_S
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                if self._expect_death:
-                    return
-                raise AssertionError(f"the server ended: {self.wait()}: {self.output}")
-            if self._answers():
-                self.ready = True
-                return
-            time.sleep(_POLL_S)
-        raise AssertionError("the server does not answer")
+
+        def is_settled() -> bool:
+            if self._expect_death and not self.is_alive:
+                return True
+            self.ready = self._answers()
+            return self.ready
+
+        self.await_alive(is_settled, "ready")
 
     def wait_refusing(self) -> None:
         """Wait until it accepts no more connections."""
-        deadline = time.monotonic() + _DEADLINE_S
+        deadline = time.monotonic() + self.DEADLINE_S
         while time.monotonic() < deadline:
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
@@ -115,24 +101,3 @@ class ServerProcess:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=1, context=context)
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the whole group, the wrapper's child included."""
-        assert self.process is not None
-        os.killpg(self.process.pid, number)
-
-    def wait(self, timeout_s: float = _DEADLINE_S) -> int:
-        """Wait for its end; returns the exit status."""
-        assert self.process is not None
-        return self.process.wait(timeout_s)
-
-    def stop(self) -> int:
-        """Ask it to stop and wait; returns the exit status."""
-        self.signal(signal.SIGTERM)
-        return self.wait()
-
-    def kill(self) -> None:
-        """Kill it; harmless if it has ended."""
-        if self.process is not None and self.process.poll() is None:
-            self.signal(signal.SIGKILL)
-            self.wait()

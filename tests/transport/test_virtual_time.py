@@ -16,6 +16,7 @@ from trio.testing import (
 )
 
 from streamd.transport import Limits, OutcomeUnknown
+from tests.support.memory_listener import MemoryListener
 from tests.transport.peers import GROUP, Node, heartbeat
 
 LIMITS = Limits()
@@ -48,17 +49,6 @@ class Switch:
 
         sender.send_all_hook = pump_soon
         sender.close_hook = pump
-
-
-class MemoryListener(trio.abc.Listener[trio.abc.Stream]):
-    def __init__(self, dialled: trio.MemoryReceiveChannel[trio.abc.Stream]) -> None:
-        self._dialled = dialled
-
-    async def accept(self) -> trio.abc.Stream:
-        return await self._dialled.receive()
-
-    async def aclose(self) -> None:
-        await self._dialled.aclose()
 
 
 class Port:
