@@ -62,7 +62,7 @@ def test_a_wrong_option_of_any_reader_is_named(options: dict[str, str], fault: s
 
 
 def test_the_page_names_every_option() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "spark-streams.md").read_text()
     for option in {*batch.OPTIONS, *live.OPTIONS, *materialized.OPTIONS}:
         assert f"`{option}" in page, option
 

@@ -185,7 +185,7 @@ def test_a_state_has_a_row_for_each_stream_slice_and_pack(read: Reads) -> None:
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name())
 def test_the_page_on_sources_has_every_column_with_its_type(source: type[BucketSource]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "spark-sources.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "spark-cold-store.md").read_text()
     section = page.partition(f"### {source.name()}\n")[2].partition("\n### ")[0]
     found = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", section, re.MULTILINE)
     assert found == list(source.COLUMNS.items())

@@ -1,4 +1,4 @@
-"""The worked example of docs/spark.md, run as printed."""
+"""The worked example of docs/spark-streams.md, run as printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.spark.sink.attempts import Sink, Streams, new_sink
 from tests.support.server_process import ServerProcess
 
-PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+PAGE = Path(__file__).parents[2] / "docs" / "spark-streams.md"
 PARTITIONS = "spark.sql.shuffle.partitions"
 
 

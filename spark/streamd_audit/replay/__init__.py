@@ -4,7 +4,7 @@ A scope is a stream, or several streams that are joined by forks. `model` has th
 streams, and `scope` applies commands to them; `ids` finds their ids, and `results` names the
 outcomes of commands. `sessions` decides which packages of nodes take effect, `components` which
 streams belong together. `scan` reads the log once for all scopes, and `distribute` replays them in
-Spark. All of it is written from the protocol and from docs/streams.md, docs/sessions.md,
+Spark. All of it is written from the protocol and from docs/streams.md, docs/forwarded-writes.md,
 docs/snapshots-design.md and docs/cold-store.md.
 docs/snapshots-design.md and docs/cold-store.md.
 

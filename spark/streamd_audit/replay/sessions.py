@@ -1,4 +1,4 @@
-"""Which packages of nodes take effect (docs/sessions.md).
+"""Which packages of nodes take effect (docs/forwarded-writes.md).
 
 A node numbers what it sends, and sends it again when it does not know the outcome. The log then has
 a package twice. The second copy does nothing, nor does one that its session has forgotten.

@@ -1,4 +1,4 @@
-"""Spark data sources over a cluster's folder in a cold store (docs/spark-sources.md)."""
+"""Spark data sources over a cluster's folder in a cold store (docs/spark-cold-store.md)."""
 
 from __future__ import annotations
 

@@ -26,5 +26,5 @@ Invariants:
 - A request's work is bounded by its timeout and by the transport's limits.
 
 This package must never write to the log or the state itself, except at founding and in recovery,
-when no group runs. Read on: docs/membership.md, docs/transport.md, docs/snapshots.md.
+when no group runs. Read on: docs/membership.md, docs/transport.md, docs/raft-snapshots.md.
 """

@@ -15,7 +15,7 @@ Invariants:
 - The sink records in a journal stream what a partition will write before it writes it, so that a
   repeated task, a speculative twin and a restarted driver append nothing twice.
 
-docs/spark.md is the users' page; decisions 011 and 012 say why the sink keeps a journal and why
+docs/spark-streams.md is the users' page; decisions 011 and 012 say why the sink keeps a journal and why
 filters are pushed on demand.
 """
 

@@ -34,5 +34,5 @@ Invariants:
 - Outcomes, commands and rows only gain fields at the end, with a default: logs and states of every
   release are read for ever.
 
-Read on: docs/streams.md, docs/formats.md (rows), docs/sessions.md, docs/snapshots.md.
+Read on: docs/streams.md, docs/formats.md (rows), docs/forwarded-writes.md, docs/raft-snapshots.md.
 """

@@ -334,7 +334,7 @@ def test_a_recreated_stream_is_written_with_its_present_type(sink: Sink, streams
 def test_the_journals_of_a_sink_are_listed_and_deleted_by_its_id(
     sink_server: ServerProcess, streams: Streams
 ) -> None:
-    """As docs/spark.md describes for abandoned queries, and for no others."""
+    """As docs/spark-streams.md describes for abandoned queries, and for no others."""
     sink = new_sink(sink_server.url)
     other = Sink(sink.settings, f"{sink.sink_id}2", sink.run)
     rows = rows_for(sink, 10)
