@@ -23,7 +23,7 @@ LAYERS = (
     {"config"},
     {"credentials"},
     {"group"},
-    {"audit", "cluster", "tiering"},
+    {"audit_trail", "cluster", "tiering"},
     {"backup"},
     {"node"},
     {"http"},

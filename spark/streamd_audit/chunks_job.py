@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from streamd_audit.arrow import map_in_arrow
+from streamd_audit.chunks.claims import claimed_rows, damaged_rows, totals
 from streamd_audit.chunks.coverage import (
     APPEND,
     COLUMNS,
@@ -28,7 +29,6 @@ from streamd_audit.chunks.coverage import (
 )
 from streamd_audit.chunks.reading import FINDING, PACK, findings_in, read_packs
 from streamd_audit.chunks.refs import references
-from streamd_audit.chunks.said import damaged_rows, said_rows, totals
 from streamd_audit.context import Context, Judged
 from streamd_audit.findings import FINDINGS_DDL, Finding, findings_batch
 from streamd_audit.frames import findings_frame, shaped
@@ -49,7 +49,7 @@ def chunks_job(context: Context) -> Judged:
     listed = context.source(PacksSource, "object string, size long")
     states = states_of(context)
     newest = {state.group: state for state in states}
-    rows = said_rows(context, newest)
+    rows = claimed_rows(context, newest)
     packs, size = (each["packs"] for each in (context.listing.objects, context.listing.sizes))
     context.progress(f"reading {packs:,} packs ({size_of(size)})")
     refs = references(context, rows, newest)

@@ -32,10 +32,10 @@ import trio
 from msgspec.structs import replace
 
 from streamd import __version__
-from streamd.audit.file_sink import FileSink
-from streamd.audit.sinks import Sink
-from streamd.audit.stream_sink import StreamSink
-from streamd.audit.trail import AuditTrail
+from streamd.audit_trail.file_sink import FileSink
+from streamd.audit_trail.sinks import Sink
+from streamd.audit_trail.stream_sink import StreamSink
+from streamd.audit_trail.trail import AuditTrail
 from streamd.auth import identity, tokens
 from streamd.auth.certificates import ListedCertificates
 from streamd.auth.identity import Identity

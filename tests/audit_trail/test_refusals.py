@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.audit.refusals import (
+from streamd.audit_trail.refusals import (
     MAX_ENTRIES,
     MAX_KINDS,
     MAX_OF_A_KIND,

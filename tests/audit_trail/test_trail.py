@@ -13,10 +13,10 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from streamd.audit.file_sink import FileSink
-from streamd.audit.refusals import MAX_OF_A_KIND, WINDOW_S, Kind
-from streamd.audit.sinks import Sink, SinkFailed
-from streamd.audit.trail import ASK_TIMEOUT_S, MAX_WAITING, AuditTrail, AuditUnavailable
+from streamd.audit_trail.file_sink import FileSink
+from streamd.audit_trail.refusals import MAX_OF_A_KIND, WINDOW_S, Kind
+from streamd.audit_trail.sinks import Sink, SinkFailed
+from streamd.audit_trail.trail import ASK_TIMEOUT_S, MAX_WAITING, AuditTrail, AuditUnavailable
 from streamd.config.settings import ConfigError
 from streamd.process.metrics import Metrics
 from streamd.process.threads import in_thread

@@ -53,7 +53,7 @@ def run_an_earlier_release(
     def init(self: Cluster, *arguments: Any, **named: Any) -> None:
         real_init(self, *arguments, **named)
         if self.node_id in releases:
-            self.transport._surroundings.release = releases[self.node_id]
+            self.transport._context.release = releases[self.node_id]
 
     monkeypatch.setattr(Cluster, "hello", hello)
     monkeypatch.setattr(Cluster, "__init__", init)

@@ -1,7 +1,7 @@
 """Limits of rates on one node: what is refused, for how long, and what a refusal leaves as it was.
 
-The clock of the limits stands still unless a test advances it. `test_rates_everywhere` has what
-differs between servers.
+The clock of the limits stands still unless a test advances it. `test_rates_on_all_adapters`
+has what differs between servers.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Connection:
         self._http.close()
 
 
-class Surroundings:
+class SharedByClients:
     """What all clients of a run share."""
 
     def __init__(self, ports: dict[int, int], recorder: Recorder) -> None:
@@ -123,11 +123,11 @@ class Client(threading.Thread):
     only_reads = False
     patience_s = PATIENCE_S
 
-    def __init__(self, surroundings: Surroundings, label: str, node_id: int, pinned: bool) -> None:
+    def __init__(self, shared: SharedByClients, label: str, node_id: int, pinned: bool) -> None:
         super().__init__(daemon=True, name=label)
         self.label = label
-        self.shared = surroundings
-        self.stopping = surroundings.stopping if self.only_reads else surroundings.no_more_writes
+        self.shared = shared
+        self.stopping = shared.stopping if self.only_reads else shared.no_more_writes
         self.node_id = node_id
         self.pinned = pinned
         self.random = random.Random(label)
@@ -234,8 +234,8 @@ def path_of(stream: str) -> str:
 class Appender(Client):
     """Appends without a stamp, and does not retry unknown outcomes."""
 
-    def __init__(self, surroundings: Surroundings, label: str, node_id: int, pinned: bool) -> None:
-        super().__init__(surroundings, label, node_id, pinned)
+    def __init__(self, shared: SharedByClients, label: str, node_id: int, pinned: bool) -> None:
+        super().__init__(shared, label, node_id, pinned)
         self._sent = 0
 
     def step(self) -> None:
@@ -260,8 +260,8 @@ class Producer(Client):
     more.
     """
 
-    def __init__(self, surroundings: Surroundings, label: str, node_id: int, stream: str) -> None:
-        super().__init__(surroundings, label, node_id, pinned=False)
+    def __init__(self, shared: SharedByClients, label: str, node_id: int, stream: str) -> None:
+        super().__init__(shared, label, node_id, pinned=False)
         self._stream = stream
         self._stamp = Stamp(label, 0, 0)
         self._sent = 0
@@ -323,8 +323,8 @@ class Producer(Client):
 class ShortLived(Client):
     """Creates streams, writes to them a little, closes them, and deletes some."""
 
-    def __init__(self, surroundings: Surroundings, label: str, node_id: int) -> None:
-        super().__init__(surroundings, label, node_id, pinned=False)
+    def __init__(self, shared: SharedByClients, label: str, node_id: int) -> None:
+        super().__init__(shared, label, node_id, pinned=False)
         self.streams: list[str] = []
 
     def step(self) -> None:
@@ -375,8 +375,8 @@ class Reader(Client):
     only_reads = True
     patience_s = _READ_PATIENCE_S
 
-    def __init__(self, surroundings: Surroundings, label: str, node_id: int, pinned: bool) -> None:
-        super().__init__(surroundings, label, node_id, pinned)
+    def __init__(self, shared: SharedByClients, label: str, node_id: int, pinned: bool) -> None:
+        super().__init__(shared, label, node_id, pinned)
         self._offsets: dict[str, str] = {}
 
     def step(self) -> None:
@@ -422,8 +422,8 @@ class Follower(Client):
 
     only_reads = True
 
-    def __init__(self, surroundings: Surroundings, label: str, node_id: int, stream: str) -> None:
-        super().__init__(surroundings, label, node_id, pinned=False)
+    def __init__(self, shared: SharedByClients, label: str, node_id: int, stream: str) -> None:
+        super().__init__(shared, label, node_id, pinned=False)
         self.stream = stream
         self.offset = "-1"
         # The node whose events come in at the moment, or 0.

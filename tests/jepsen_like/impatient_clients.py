@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import socket
 
-from tests.jepsen_like.clients import Client, Surroundings, path_of
+from tests.jepsen_like.clients import Client, SharedByClients, path_of
 
 _CONNECT_TIMEOUT_S = 1.0
 _PAUSE_S = 0.2
 
 
-class Hasty(Client):
+class ImpatientClient(Client):
     """In turn: sends half a body and leaves, which must have no effect; or the whole body and
     leaves at once, which may take effect once."""
 
-    def __init__(self, surroundings: Surroundings, label: str, node_id: int) -> None:
-        super().__init__(surroundings, label, node_id, pinned=False)
+    def __init__(self, shared: SharedByClients, label: str, node_id: int) -> None:
+        super().__init__(shared, label, node_id, pinned=False)
         self._sent = 0
 
     def step(self) -> None:

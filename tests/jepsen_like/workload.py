@@ -21,16 +21,16 @@ from tests.jepsen_like.clients import (
     NotSent,
     Producer,
     Reader,
+    SharedByClients,
     ShortLived,
-    Surroundings,
     now_ns,
     path_of,
 )
 from tests.jepsen_like.cluster_processes import ClusterProcesses, wait_until
 from tests.jepsen_like.deliveries import fault_in_delivery
 from tests.jepsen_like.findings import Report
-from tests.jepsen_like.hasty import Hasty
 from tests.jepsen_like.history import Operation, Recorder
+from tests.jepsen_like.impatient_clients import ImpatientClient
 from tests.support.repeating import served
 
 # The duration of a fault, and of each stretch of work around it.
@@ -47,13 +47,13 @@ class Workload:
         cluster.runs += 1
         self._streams = [f"jepsen/one{cluster.runs}", f"jepsen/two{cluster.runs}"]
         ports = {node_id: node.client_port for node_id, node in cluster.nodes.items()}
-        self.shared = Surroundings(ports, recorder)
+        self.shared = SharedByClients(ports, recorder)
         self.followers: list[Follower] = []
         self._writers: list[Client] = []
         self._readers: list[Client] = []
         self._short_lived: list[ShortLived] = []
         # They never see a success.
-        self._hasty: list[Client] = []
+        self._impatient: list[Client] = []
         self.report = Report()
         self.operations: list[Operation] = []
 
@@ -72,7 +72,7 @@ class Workload:
             self.followers.append(Follower(shared, f"follower{number}", node_id, stream))
         self._short_lived.append(ShortLived(shared, f"short{self._cluster.runs}", ids[-1]))
         self._writers += self._short_lived
-        self._hasty.append(Hasty(shared, "hasty", ids[0]))
+        self._impatient.append(ImpatientClient(shared, "impatient", ids[0]))
         self._readers += [Reader(shared, f"reader{i}", i, pinned=True) for i in ids]
         for client in self._clients():
             client.start()
@@ -88,7 +88,7 @@ class Workload:
         connection.close()
 
     def _clients(self) -> list[Client]:
-        return [*self._writers, *self._readers, *self.followers, *self._hasty]
+        return [*self._writers, *self._readers, *self.followers, *self._impatient]
 
     def send_clients_to(self, node_id: int) -> None:
         """A node has been added: roaming clients may go there, and it gets a reader of its own."""
@@ -144,7 +144,7 @@ class Workload:
     def finish(self) -> None:
         """Stop the writers, wait until live readers have everything, and stop."""
         self.shared.no_more_writes.set()
-        for writer in [*self._writers, *self._hasty]:
+        for writer in [*self._writers, *self._impatient]:
             writer.join()
         for follower in self.followers:
             wait_until(

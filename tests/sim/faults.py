@@ -80,7 +80,7 @@ class Faults:
         """End all faults and start every machine."""
         self._network.cut(())
         self._network.slow.clear()
-        self._simulation.post.heal()
+        self._simulation.message_faults.heal()
         for host in self._simulation.hosts.values():
             host.pause(False)
             host.disk.disarm()
@@ -179,13 +179,13 @@ class Faults:
         self._network.slow.clear()
 
     async def muddle_messages(self) -> None:
-        post = self._simulation.post
-        post.lost = self._random.choice((0.0, 0.1, 0.3))
-        post.doubled = self._random.choice((0.0, 0.1, 0.3))
-        post.kept = self._random.choice((0.0, 0.1, 0.3))
-        post.kept_s = self._random.choice((0.05, 0.5, 5.0))
+        message_faults = self._simulation.message_faults
+        message_faults.lost = self._random.choice((0.0, 0.1, 0.3))
+        message_faults.doubled = self._random.choice((0.0, 0.1, 0.3))
+        message_faults.kept = self._random.choice((0.0, 0.1, 0.3))
+        message_faults.kept_s = self._random.choice((0.05, 0.5, 5.0))
         await trio.sleep(self._some_time_s())
-        post.heal()
+        message_faults.heal()
 
     # -- machines -----------------------------------------------------------------------------
 

@@ -27,9 +27,9 @@ from streamd.tiering.async_store import AsyncObjectStore
 from tests.sim.application import CountingHub, SimulatedApp
 from tests.sim.cold import ColdStore
 from tests.sim.disk import Disk, Trap
+from tests.sim.message_faults import MessageFaults
 from tests.sim.network import Network, Port, address_of
 from tests.sim.persisting import Crashed, PersistPoints
-from tests.sim.post import Post
 from tests.sim.watch import Watch
 from tests.support.front_door import answer
 from tests.support.threads import in_order
@@ -84,7 +84,7 @@ class Host:
         base: Path,
         random: Random,
         network: Network,
-        post: Post,
+        message_faults: MessageFaults,
         points: PersistPoints,
         counted: Counter[str],
         watch: Watch,
@@ -104,7 +104,7 @@ class Host:
         self._installed = trio.lowlevel.ParkingLot()
         self._random = random
         self._network = network
-        self._post = post
+        self._message_faults = message_faults
         self._points = points
         self._counted = counted
         self._watch = watch
@@ -269,7 +269,7 @@ class Host:
         take = cluster.on_messages
 
         def sorting(peer_id: int, group_id: int, messages: list[Message]) -> None:
-            arriving = self._post.sort(messages)
+            arriving = self._message_faults.sort(messages)
             if arriving:
                 take(peer_id, group_id, arriving)
 

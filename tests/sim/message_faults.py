@@ -17,7 +17,7 @@ from streamd.raft.messages import Message
 Deliver = Callable[[Sequence[Message]], None]
 
 
-class Post:
+class MessageFaults:
     """Brings messages to nodes; `lost`, `doubled` and `kept` are shares of all messages."""
 
     def __init__(self, random: Random, counted: Counter[str]) -> None:

@@ -24,7 +24,7 @@ from streamd.group.writer import Job, Writer
 from streamd.raft.chain import ChainPosition
 from streamd.raft.core import Ready
 from streamd.raft.messages import Entry, HardState
-from streamd.storage import files, install, journal, leveldb, tears, wal
+from streamd.storage import files, install, journal, leveldb, leveldb_format, torn_writes
 from streamd.storage.journal import Journal, Mark, Record
 from streamd.storage.log_evidence import LogEvidence
 from streamd.storage.log_store import LogStore
@@ -192,12 +192,12 @@ def damage_is_mistaken_for_a_torn_write(patch: pytest.MonkeyPatch) -> None:
 
     def whole_size(content: bytes, records: Any) -> int:
         try:
-            return wal.whole_size(content, records)
-        except wal.Damaged as damage:
+            return leveldb_format.whole_size(content, records)
+        except leveldb_format.Damaged as damage:
             return damage.size
 
-    patch.setattr(tears, "whole_size", whole_size)
-    patch.setattr(tears.Batches, "fall_short", False)
+    patch.setattr(torn_writes, "whole_size", whole_size)
+    patch.setattr(torn_writes.Batches, "fall_short", False)
     records = journal.records
 
     def whole_records(content: bytes, mark: Mark) -> Iterator[Record]:
@@ -345,7 +345,9 @@ def sessions_are_forgotten_at_an_install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(State, "load", load)
 
 
-def _fails_at_a_leader_change(patch: pytest.MonkeyPatch, error: Exception) -> None:
+def _fails_at_a_leader_change(
+    patch: pytest.MonkeyPatch, error: Unavailable | OutcomeUnknown
+) -> None:
     """Writes that a deposed leader left undecided fail, although they may have been committed."""
 
     def lose_all(self: OwnPackages) -> None:

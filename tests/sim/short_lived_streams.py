@@ -13,7 +13,7 @@ import trio
 from tests.sim.clients import TEXT, Unavailable, Unknown, Workload
 
 
-class Mayflies:
+class ShortLivedStreams:
     """One client that makes such streams, forks of them, appends to them and reads them."""
 
     def __init__(self, workload: Workload, random: Random) -> None:

@@ -26,14 +26,14 @@ from tests.sim.cold import ColdStore, small_packs
 from tests.sim.faults import Faults
 from tests.sim.focus import Focus
 from tests.sim.host import Host
-from tests.sim.mayflies import Mayflies
+from tests.sim.message_faults import MessageFaults
 from tests.sim.network import Network
 from tests.sim.operators import Operator
 from tests.sim.persisting import PersistPoints
-from tests.sim.post import Post
 from tests.sim.recovery import Recovery
 from tests.sim.runtime import run_virtually
 from tests.sim.settings import small_limits
+from tests.sim.short_lived_streams import ShortLivedStreams
 from tests.sim.watch import InvariantBroken, Watch
 
 FOUNDERS = (1, 2, 3)
@@ -61,7 +61,7 @@ class Simulation:
         self.watch = Watch(self.counted)
         self.store = ColdStore(seed, self.counted) if cold else None
         self.network = Network(self._own_random(), self.counted)
-        self.post = Post(self._own_random(), self.counted)
+        self.message_faults = MessageFaults(self._own_random(), self.counted)
         self.points = PersistPoints()
         self.hosts: dict[int, Host] = {}
         self.supervisor: trio.Nursery | None = None
@@ -77,7 +77,7 @@ class Simulation:
             async with trio.open_nursery() as nursery:
                 self.supervisor = nursery
                 nursery.start_soon(self._pull_plugs_in_the_end)
-                nursery.start_soon(self.post.deliver_late, self._deliver)
+                nursery.start_soon(self.message_faults.deliver_late, self._deliver)
                 for node_id in FOUNDERS:
                     self.add_host(node_id)
                 workload = Workload(self._own_random(), self.serving, recorder, self.counted)
@@ -118,7 +118,7 @@ class Simulation:
             self.base,
             self._own_random(),
             self.network,
-            self.post,
+            self.message_faults,
             self.points,
             self.counted,
             self.watch,
@@ -145,7 +145,7 @@ class Simulation:
         async with trio.open_nursery() as nursery:
             for number in range(clients):
                 nursery.start_soon(Client(workload, f"c{number}").run, pause_s)
-            nursery.start_soon(Mayflies(workload, self._own_random()).run)
+            nursery.start_soon(ShortLivedStreams(workload, self._own_random()).run)
             async with trio.open_nursery() as meddling:
                 meddling.start_soon(faults.run)
                 if self.focus is None:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamd.storage.binding import plyvel
-from streamd.storage.tears import Batches
-from streamd.storage.wal import BLOCK_BYTES, Damaged, whole_size
+from streamd.storage.leveldb_format import BLOCK_BYTES, Damaged, whole_size
+from streamd.storage.torn_writes import Batches
 
 PAGE_BYTES = 4096
 # Within a page, over several, over blocks, and one that leaves room for a head only.

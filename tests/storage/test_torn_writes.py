@@ -13,9 +13,9 @@ from crc32c import crc32c
 
 from streamd.raft.messages import HardState
 from streamd.storage.errors import LogBelowFloor, LogCorrupt
+from streamd.storage.leveldb_format import BLOCK_BYTES
 from streamd.storage.leveldb_log import LevelDBLog
 from streamd.storage.state_store import StateStore
-from streamd.storage.wal import BLOCK_BYTES
 from tests.storage import images
 from tests.storage.images import entry, fill, open_log, read_all
 from tests.support.directories import copy_in_use

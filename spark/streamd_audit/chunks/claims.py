@@ -28,17 +28,17 @@ from streamd_audit.replay.whole import state_rows
 from streamd_audit.rows import Row, read_row
 from streamd_audit.states import State
 
-SAID_DDL = (
+CLAIMS_DDL = (
     "said string, `group` int, state long, is_newest boolean, stream_id long, start_record long, "
     "start_byte long, end_record long, end_byte long, term long, number long, offset long, "
     "length long, crc long, digest binary, name string, size long, live long, object string, "
     "digests binary, appends binary"
 )
-_SAID_ARROW = arrow_schema(SAID_DDL)
+_CLAIMS_ARROW = arrow_schema(CLAIMS_DDL)
 _OF_EVERY_STATE = ("slice", "pack")
 
 
-def said_rows(context: Context, newest: Mapping[int, State]) -> DataFrame:
+def claimed_rows(context: Context, newest: Mapping[int, State]) -> DataFrame:
     """Slices and packs of every state; streams and their own records of the newest. Rows that
     cannot be read have ``damaged`` in `said` and the reason in `name`."""
     is_newest = F.lit(False)
@@ -51,7 +51,7 @@ def said_rows(context: Context, newest: Mapping[int, State]) -> DataFrame:
             F.col("kind").isin(*_OF_EVERY_STATE) | F.col("is_newest") | F.col("problem").isNotNull()
         )
     )
-    return map_in_arrow(rows, _decode_rows, SAID_DDL).persist(StorageLevel.DISK_ONLY)
+    return map_in_arrow(rows, _decode_rows, CLAIMS_DDL).persist(StorageLevel.DISK_ONLY)
 
 
 def _decode_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -70,7 +70,7 @@ def _decode_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 said = {"said": "damaged", "object": piece, "name": f"bad_row: {damaged.detail}"}
             if said is not None:
                 found.append({**at, **said})
-        yield pa.RecordBatch.from_pylist(found, schema=_SAID_ARROW)
+        yield pa.RecordBatch.from_pylist(found, schema=_CLAIMS_ARROW)
 
 
 def _said(row: Row) -> dict[str, Any] | None:

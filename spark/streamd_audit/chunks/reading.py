@@ -58,7 +58,7 @@ def read_packs(context: Context, refs: DataFrame, judged: Mapping[int, int]) -> 
 
 
 def findings_in(passed: DataFrame, rows: DataFrame) -> DataFrame:
-    """The findings among the rows; rows of `said.SAID_DDL` name the streams."""
+    """The findings among the rows; rows of `claims.CLAIMS_DDL` name the streams."""
     parsed = F.from_json("found", FINDINGS_DDL).alias("finding")
     found = passed.where(f"what = {FINDING}").select(parsed).select("finding.*")
     names = rows.where("said = 'stream'").select("group", "stream_id", "name")

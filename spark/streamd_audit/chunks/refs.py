@@ -29,7 +29,7 @@ Ref = dict[str, Any]
 
 
 def references(context: Context, rows: DataFrame, newest: Mapping[int, State]) -> DataFrame:
-    """What states (`said.SAID_DDL`) say of packs and slices, and after the newest of them the
+    """What states (`claims.CLAIMS_DDL`) say of packs and slices, and after the newest of them the
     log."""
     said = shaped(rows.where(F.col("said").isin(PACK, SLICE)), REF_DDL)
     account_of(context)

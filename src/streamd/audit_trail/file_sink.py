@@ -7,7 +7,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from streamd.audit.sinks import SinkFailed
+from streamd.audit_trail.sinks import SinkFailed
 from streamd.process.cures import cure
 from streamd.process.threads import RunBlocking
 

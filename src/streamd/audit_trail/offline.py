@@ -7,9 +7,9 @@ from pathlib import Path
 
 import trio
 
-from streamd.audit.file_sink import FileSink
-from streamd.audit.sinks import SinkFailed
-from streamd.audit.trail import entry
+from streamd.audit_trail.file_sink import FileSink
+from streamd.audit_trail.sinks import SinkFailed
+from streamd.audit_trail.trail import entry
 from streamd.config.settings import Config, ConfigError
 from streamd.process.threads import in_thread
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamd.audit.sinks import SinkFailed
+from streamd.audit_trail.sinks import SinkFailed
 from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.streams.commands import Append, Command, Create, Outcome, Result

@@ -11,8 +11,8 @@ import msgspec
 import structlog
 import trio
 
-from streamd.audit.refusals import Kind, RefusalLimit
-from streamd.audit.sinks import Sink, SinkFailed
+from streamd.audit_trail.refusals import Kind, RefusalLimit
+from streamd.audit_trail.sinks import Sink, SinkFailed
 from streamd.config.settings import ConfigError
 from streamd.process.metrics import Metrics
 

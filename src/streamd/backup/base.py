@@ -90,7 +90,7 @@ async def choose_base(
     refusal = f"cluster {source.cluster_id} cannot be restored to then"
     if known:
         raise RestoreRefused(f"{refusal}, because of damage: {_told(known)}")
-    raise RestoreRefused(f"{refusal}; it can be to {await told_ranges(source, catalog)}")
+    raise RestoreRefused(f"{refusal}; it can be to {await format_ranges(source, catalog)}")
 
 
 async def check_time(source: ArchivedObjects, catalog: Catalog, at_ms: int, now_ms: int) -> None:
@@ -100,8 +100,8 @@ async def check_time(source: ArchivedObjects, catalog: Catalog, at_ms: int, now_
     last_ms = (await _times_of(source, catalog, ranges[-1]))[1] if ranges else None
     if at_ms > max(now_ms, last_ms or 0):
         raise RestoreRefused(
-            f"{told_time(at_ms)} has not come yet; cluster {source.cluster_id} can be restored to "
-            f"{await told_ranges(source, catalog)}"
+            f"{format_time(at_ms)} has not come yet; cluster {source.cluster_id} can be restored "
+            f"to {await format_ranges(source, catalog)}"
         )
 
 
@@ -109,22 +109,22 @@ def check_not_seconds(at_ms: int) -> None:
     """Raises `RestoreRefused` for a number that is a time of today only if it is in seconds."""
     if 0 < at_ms < _SECONDS_BELOW:
         raise RestoreRefused(
-            f"--at {at_ms} is {told_time(at_ms)}, in milliseconds since the epoch. In seconds it "
-            f"would be {told_time(at_ms * 1000)}: ask for --at {at_ms * 1000}, or give a date"
+            f"--at {at_ms} is {format_time(at_ms)}, in milliseconds since the epoch. In seconds it "
+            f"would be {format_time(at_ms * 1000)}: ask for --at {at_ms * 1000}, or give a date"
         )
 
 
-async def told_ranges(source: ArchivedObjects, catalog: Catalog) -> str:
+async def format_ranges(source: ArchivedObjects, catalog: Catalog) -> str:
     """What can be restored, in words. Raises `ColdError`."""
     told: list[str] = []
     for found in catalog.ranges():
         times = await _times_of(source, catalog, found)
-        first, last = ("?" if time_ms is None else told_time(time_ms) for time_ms in times)
+        first, last = ("?" if time_ms is None else format_time(time_ms) for time_ms in times)
         told.append(f"entries {max(found.first, 1)} to {found.last}, {first} to {last}")
     return "; ".join(told) or "nothing"
 
 
-def told_time(time_ms: int) -> str:
+def format_time(time_ms: int) -> str:
     """A log time in words; a number if it is beyond the calendar."""
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, UTC)

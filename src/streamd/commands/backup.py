@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from streamd.backup.base import Choice, RestoreRefused, check_not_seconds, told_time
+from streamd.backup.base import Choice, RestoreRefused, check_not_seconds, format_time
 from streamd.backup.clusters import choose_cluster, known_clusters
 from streamd.backup.inventory import ClusterStatus, Verified, look, verify
 from streamd.backup.restore import Restored, restore
@@ -295,7 +295,7 @@ def restore_command(
     if as_json:
         print(json.dumps(msgspec.to_builtins(done), indent=2))
     else:
-        _tell_restored(done, data_dir, fenced=not no_fence)
+        _print_restored(done, data_dir, fenced=not no_fence)
 
 
 def _confirm_fence(cluster_id: str, given: str | None) -> None:
@@ -368,7 +368,7 @@ def _tell_status(status: ClusterStatus) -> None:
     print(f"cluster {status.cluster_id}")
     for point in status.restore_points:
         print(
-            f"  checkpoint as of entry {point.index}, {told_time(point.time_ms)}: "
+            f"  checkpoint as of entry {point.index}, {format_time(point.time_ms)}: "
             f"{point.pieces} pieces, {point.size} bytes"
         )
     print(f"  log: {status.segments} segments, {status.segment_bytes} bytes")
@@ -388,7 +388,7 @@ def _tell_status(status: ClusterStatus) -> None:
 
 
 def _told(time_ms: int | None) -> str:
-    return "an unknown time" if time_ms is None else told_time(time_ms)
+    return "an unknown time" if time_ms is None else format_time(time_ms)
 
 
 def _tell_verified(verified: Verified) -> None:
@@ -405,9 +405,9 @@ def _tell_verified(verified: Verified) -> None:
         print("  all of it is whole")
 
 
-def _tell_restored(done: Restored, data_dir: str, *, fenced: bool) -> None:
+def _print_restored(done: Restored, data_dir: str, *, fenced: bool) -> None:
     print(f"cluster {done.cluster_id} is restored in {data_dir}, from {done.former_cluster_id}")
-    print(f"as of entry {done.last_index} (term {done.last_term}), {told_time(done.time_ms)};")
+    print(f"as of entry {done.last_index} (term {done.last_term}), {format_time(done.time_ms)};")
     for name, why in done.given_up.items():
         print(f"WARNING: {name} is damaged ({why}); an older checkpoint and the log replace it.")
     if not done.streams and done.streams is not None:

@@ -163,7 +163,7 @@ def start(operator: Operator, wait: bool, timeout_s: float, as_json: bool) -> No
             return bool(scrub["passes"] >= order["pass"])
 
         _, answer = Leader(operator).watch("scrub", timeout_s, is_done)
-    _tell_scrub(as_json, answer["scrub"])
+    _print_scrub(as_json, answer["scrub"])
 
 
 @scrub.command("status")
@@ -171,10 +171,10 @@ def start(operator: Operator, wait: bool, timeout_s: float, as_json: bool) -> No
 @click.pass_obj
 def scrub_status(operator: Operator, as_json: bool) -> None:
     """Show how far the pass is; exit with 1 if objects are missing or damaged."""
-    _tell_scrub(as_json, Leader(operator).look()["scrub"])
+    _print_scrub(as_json, Leader(operator).look()["scrub"])
 
 
-def _tell_scrub(as_json: bool, found: Answer) -> None:
+def _print_scrub(as_json: bool, found: Answer) -> None:
     shown = found if as_json else {**found, **_named(found)}
     _tell(as_json, shown)
     if found["missing_objects"] or found["damaged_objects"]:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from streamd.backup.base import RestoreRefused, told_time
+from streamd.backup.base import RestoreRefused, format_time
 from streamd.backup.inventory import Verified, verify
 from streamd.backup.saving import UNFINISHED, Begun, SavedObject
 from streamd.client import Client
@@ -59,7 +59,7 @@ def save(client: Client, directory: Path, as_json: bool) -> None:
         del told["backup"]
         print(json.dumps(told, indent=2))
         return
-    print(f"cluster {begun.cluster_id} as of entry {begun.index}, {told_time(begun.time_ms)}:")
+    print(f"cluster {begun.cluster_id} as of entry {begun.index}, {format_time(begun.time_ms)}:")
     print(f"{verified.size} bytes in {directory}, all read again and whole.")
     print(f"Restore it with: streamd restore --from fs:{directory} --no-fence --data-dir NEW")
 

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from streamd.audit.offline import record
+from streamd.audit_trail.offline import record
 from streamd.auth import tokens
 from streamd.commands.backup import failure_of
 from streamd.commands.durations import seconds

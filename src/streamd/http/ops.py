@@ -11,7 +11,7 @@ from quart import Response, jsonify, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
-from streamd.audit.notes import note
+from streamd.audit_trail.notes import note
 from streamd.cluster.administration import (
     Add,
     AdminCommand,

@@ -15,8 +15,8 @@ Invariants:
 - The sink records in a journal stream what a partition will write before it writes it, so that a
   repeated task, a speculative twin and a restarted driver append nothing twice.
 
-docs/spark-streams.md is the users' page; decisions 011 and 012 say why the sink keeps a journal and why
-filters are pushed on demand.
+docs/spark-streams.md is the users' page; decisions 011 and 012 say why the sink keeps a
+journal and why filters are pushed on demand.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ state has an entry and no follower needs it, `begin_cut`, `cut` and `remove_cut`
 
 Modules: `log_store` proves what a `log_engine` (`journaled_log`, over `leveldb_log`) returns, by
 the chain and by `log_evidence`: the floor, the vote and the loss, in small files beside the
-database. `salvage` keeps the proved part of a damaged log. Before LevelDB opens a database, `wal`
-and `tears` repair what a power failure tore, and tell a tear from damage. `raft_snapshots` sends
-the state to another node, `incoming` receives it, `install` replaces state and log with it;
-`hot_rows` leaves out what the object store has. All of them use `fail_stop`, `leveldb`, `files`
-and `errors`.
+database. `salvage` keeps the proved part of a damaged log. Before LevelDB opens a database,
+`torn_writes` repairs what a power failure tore, and tells a torn write from damage; it reads
+LevelDB's own files by `leveldb_format`. `raft_snapshots` sends the state to another node,
+`incoming` receives it, `install` replaces state and log with it; `hot_rows` leaves out what the
+object store has. All of them use `fail_stop`, `leveldb`, `files` and `errors`.
 
 Invariants:
 

@@ -17,7 +17,7 @@ from streamd.storage.binding import plyvel
 from streamd.storage.errors import DatabaseDamaged, StorageFailed
 from streamd.storage.fail_stop import FailStop, corrupt, failed
 from streamd.storage.files import is_there, sync_directory
-from streamd.storage.tears import IsKey, cut_torn_tails, cut_unproved_batches
+from streamd.storage.torn_writes import IsKey, cut_torn_tails, cut_unproved_batches
 
 # What LevelDB says of a table that is shorter than its own footer. No disk fails like that.
 _TOO_SHORT = ".ldb: Invalid argument"

@@ -18,7 +18,7 @@ import structlog
 
 from streamd.storage.errors import LogCorrupt
 from streamd.storage.files import cut_durably, is_there, remove_durably, write_durably
-from streamd.storage.wal import Damaged, Records, whole_size
+from streamd.storage.leveldb_format import Damaged, Records, whole_size
 
 _CURRENT = "CURRENT"
 _MANIFEST_NAME = re.compile(r"MANIFEST-(\d+)\n")

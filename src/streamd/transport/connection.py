@@ -17,7 +17,7 @@ from streamd.transport.interface import Handler, Limits, Network
 from streamd.transport.wire import Traffic, Wire
 
 
-class Surroundings:
+class ConnectionContext:
     """What all connections of one node share."""
 
     def __init__(

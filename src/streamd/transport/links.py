@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from streamd.process.addresses import client_of
 from streamd.raft.messages import Message
-from streamd.transport.connection import Surroundings, close, run_until_ended
+from streamd.transport.connection import ConnectionContext, close, run_until_ended
 from streamd.transport.credentials import ACCEPTOR, DIALLER, FIRST, NONCE_BYTES, SECOND
 from streamd.transport.errors import ConnectionEnded, ProtocolError, Refusal, RefusalCode
 from streamd.transport.hello import (
@@ -47,7 +47,7 @@ class Link:
         self,
         address: str,
         node_id: int,
-        surroundings: Surroundings,
+        context: ConnectionContext,
         identify: Callable[[Link, Hello], None],
         is_wanted: Callable[[Link], bool],
     ) -> None:
@@ -67,8 +67,8 @@ class Link:
         # Why the peer refuses this node.
         self.refusal: Refusal | None = None
         self._release = ""
-        self._surroundings = surroundings
-        self._limits = surroundings.limits
+        self._context = context
+        self._limits = context.limits
         self._identify = identify
         self._is_wanted = is_wanted
         self._outbox = Outbox(self._limits)
@@ -79,7 +79,7 @@ class Link:
         self._scope = trio.CancelScope()
 
     def status(self) -> PeerConnection:
-        traffic = self._surroundings.traffic(self.node_id)
+        traffic = self._context.traffic(self.node_id)
         return PeerConnection(
             connected=self.connected,
             address=self.address,
@@ -139,7 +139,7 @@ class Link:
             wire = Wire(stream, self._limits)
             peer = await self._shake_hands(wire, stream)
             self._identify(self, peer)
-            self._surroundings.count(peer.node_id, wire)
+            self._context.count(peer.node_id, wire)
             await self._speak(wire, peer)
         finally:
             await close(stream)
@@ -151,21 +151,21 @@ class Link:
             if host is not None and not await leads_to(self.address, host):
                 raise ConnectionEnded(f"it was named by a peer at {host}, but is not there")
             try:
-                return await self._surroundings.network.connect(self.address)
+                return await self._context.network.connect(self.address)
             except (OSError, trio.BrokenResourceError) as error:
                 raise ConnectionEnded(describe(error)) from error
         raise ConnectionEnded(f"no connection within {self._limits.connect_timeout_s:g} s")
 
     async def _look_up(self) -> None:
         """Note where the peer is. What was found before stays if nothing is now."""
-        network = self._surroundings.network
+        network = self._context.network
         if isinstance(network, Resolver):
             hosts = await network.hosts_of(self.address)
             self._clients = frozenset(map(client_of, hosts)) or self._clients
 
     async def _shake_hands(self, wire: Wire, stream: trio.abc.Stream) -> Hello:
         with trio.move_on_after(self._limits.handshake_timeout_s):
-            own = self._surroundings.hello()
+            own = self._context.hello()
             if self.required_host is not None:
                 # A stranger named the address: it must not get a proof to guess the secret by.
                 own = replace(own, proves_first=False)
@@ -177,7 +177,7 @@ class Link:
                 challenge = await self._prove_first(wire, hello, welcome)
                 kind, welcome = await wire.read_frame(MAX_HELLO_BYTES)
             peer = self._welcomed(own, kind, welcome)
-            credentials = self._surroundings.credentials
+            credentials = self._context.credentials
             credentials.check_certificate(stream, peer)
             if credentials.asks_proof(peer):
                 kind, proof = await wire.read_frame(MAX_HELLO_BYTES)
@@ -197,7 +197,7 @@ class Link:
         """Answer a challenge, and return it. Raises `ConnectionEnded`."""
         if len(challenge) != NONCE_BYTES:
             raise ProtocolError("its challenge has another length")
-        proof = self._surroundings.credentials.proof(FIRST, hello, challenge)
+        proof = self._context.credentials.proof(FIRST, hello, challenge)
         await wire.write(frame(FrameKind.PROOF, proof))
         return challenge
 
@@ -213,7 +213,7 @@ class Link:
             raise ProtocolError("it answered the handshake with something else")
         peer = parse_hello(payload)
         check(own, peer)
-        self._surroundings.handler.check(peer)
+        self._context.handler.check(peer)
         return peer
 
     async def _speak(self, wire: Wire, peer: Hello) -> None:
@@ -228,7 +228,7 @@ class Link:
         reason = "this node ended the connection"
         log.info("peer connected", node_id=peer.node_id, address=self.address)
         try:
-            self._surroundings.handler.on_peer(peer)
+            self._context.handler.on_peer(peer)
             reason = await run_until_ended(
                 lambda _: self._read(wire), lambda _: self._write(wire), lambda _: wire.watch()
             )
@@ -263,7 +263,7 @@ class Link:
 
     async def _pause(self) -> None:
         self._kick = trio.Event()
-        with trio.move_on_after(self._backoff_s * (0.5 + self._surroundings.random.random() / 2)):
+        with trio.move_on_after(self._backoff_s * (0.5 + self._context.random.random() / 2)):
             await self._kick.wait()
         self._backoff_s = min(self._backoff_s * 2, self._limits.backoff_max_s)
 

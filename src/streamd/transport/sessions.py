@@ -10,7 +10,7 @@ import structlog
 import trio
 
 from streamd.process.addresses import client_of
-from streamd.transport.connection import Surroundings, close, run_until_ended
+from streamd.transport.connection import ConnectionContext, close, run_until_ended
 from streamd.transport.credentials import ACCEPTOR, DIALLER, FIRST, SECOND
 from streamd.transport.errors import ConnectionEnded, ProtocolError, Refusal, RefusalCode
 from streamd.transport.handshakes import Handshakes
@@ -38,16 +38,16 @@ class Session:
     """A peer's connection after its handshake: the peer sends, this side only replies."""
 
     def __init__(
-        self, surroundings: Surroundings, own_id: int, peer: Hello, host: str | None
+        self, context: ConnectionContext, own_id: int, peer: Hello, host: str | None
     ) -> None:
         self.peer = peer
         self.host = host
         self._own_id = own_id
-        self._handler = surroundings.handler
-        self._release = surroundings.release
-        self._outbox = Outbox(surroundings.limits)
+        self._handler = context.handler
+        self._release = context.release
+        self._outbox = Outbox(context.limits)
         self._answering = Answering(
-            self._handler, peer.node_id, self._outbox, surroundings.limits, surroundings.fatal
+            self._handler, peer.node_id, self._outbox, context.limits, context.fatal
         )
         self._scope = trio.CancelScope()
 
@@ -98,7 +98,7 @@ class Acceptor:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        context: ConnectionContext,
         *,
         on_begin: Callable[[Hello], None],
         on_end: Callable[[int], None],
@@ -108,8 +108,8 @@ class Acceptor:
     ) -> None:
         """`is_member` tells whether a member is at an address (`client_of`), `answers_earlier`
         whether one is that may run a release in which the acceptor proves itself first."""
-        self._surroundings = surroundings
-        self._limits = surroundings.limits
+        self._context = context
+        self._limits = context.limits
         self._on_begin = on_begin
         self._on_end = on_end
         self._is_expected = is_expected
@@ -176,12 +176,12 @@ class Acceptor:
 
     async def _run_session(self, session: Session, wire: Wire) -> None:
         peer = session.peer
-        self._surroundings.count(peer.node_id, wire)
+        self._context.count(peer.node_id, wire)
         if not self._is_expected(peer):
             wire.unfinished = self._unfinished
         log.info("peer accepted", node_id=peer.node_id, address=peer.peer_address)
         try:
-            self._surroundings.handler.on_peer(peer)
+            self._context.handler.on_peer(peer)
             self._on_begin(peer)
             reason = await session.run(wire)
             log.info("a peer's connection ended", node_id=peer.node_id, reason=reason)
@@ -219,9 +219,9 @@ class Acceptor:
     ) -> Session:
         """The session, registered for its node. What a node is told before its proof names nothing
         of the cluster. Raises `Refusal`, `ConnectionEnded`."""
-        credentials = self._surroundings.credentials
+        credentials = self._context.credentials
         credentials.check_certificate(stream, peer)
-        own = self._surroundings.hello()
+        own = self._context.hello()
         sent = b""
         if not credentials.asks_proof(peer):
             self._check(own, peer)
@@ -234,8 +234,8 @@ class Acceptor:
             sent = frame(FrameKind.PROOF, proof)
         else:
             await self._prove_to_earlier(wire, host, own, peer, hello)
-            return self._install(Session(self._surroundings, own.node_id, peer, host))
-        session = self._install(Session(self._surroundings, own.node_id, peer, host))
+            return self._install(Session(self._context, own.node_id, peer, host))
+        session = self._install(Session(self._context, own.node_id, peer, host))
         try:
             await wire.write(frame(FrameKind.WELCOME, encode_hello(own)) + sent)
         except BaseException:
@@ -249,7 +249,7 @@ class Acceptor:
         """Exchange proofs with a node of 0.1.0, which expects the acceptor's first. Only where a
         member may be one: it gives a stranger something to guess the secret by. Raises `Refusal`,
         `ConnectionEnded`."""
-        credentials = self._surroundings.credentials
+        credentials = self._context.credentials
         may_answer = host is None or self._answers_earlier(client_of(host))
         if not (may_answer or credentials.optional):
             raise Refusal(
@@ -290,7 +290,7 @@ class Acceptor:
                 RefusalCode.TOO_MANY_CONNECTIONS,
                 f"node {own.node_id} is connected to {len(self._sessions)} nodes already",
             )
-        self._surroundings.handler.check(peer)
+        self._context.handler.check(peer)
 
     def _install(self, session: Session) -> Session:
         """Register a session for its node; this must happen before anything waits."""

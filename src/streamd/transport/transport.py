@@ -10,7 +10,7 @@ import trio
 
 from streamd.process.addresses import client_of
 from streamd.raft.messages import Message
-from streamd.transport.connection import Surroundings
+from streamd.transport.connection import ConnectionContext
 from streamd.transport.credentials import Credentials
 from streamd.transport.errors import NotSent, Refusal, RefusalCode
 from streamd.transport.hello import Hello
@@ -43,10 +43,10 @@ class Transport:
         fatal: tuple[type[Exception], ...] = (),
         credentials: Credentials = _NO_CREDENTIALS,
     ) -> None:
-        self._surroundings = Surroundings(handler, network, random, limits, fatal, credentials)
+        self._context = ConnectionContext(handler, network, random, limits, fatal, credentials)
         self._limits = limits
         self._acceptor = Acceptor(
-            self._surroundings,
+            self._context,
             on_begin=self._session_began,
             on_end=self._session_ended,
             is_expected=self._is_expected,
@@ -62,7 +62,7 @@ class Transport:
 
         Raises `OSError` when it cannot listen, and what the handler raises (see the class).
         """
-        listeners = await self._surroundings.network.listen()
+        listeners = await self._context.network.listen()
         async with trio.open_nursery() as nursery:
             for listener in listeners:
                 nursery.start_soon(self._acceptor.run, listener, nursery)
@@ -82,7 +82,7 @@ class Transport:
 
         A route that leads to one of them becomes its link, and ends with it.
         """
-        own_id = self._surroundings.handler.hello().node_id
+        own_id = self._context.handler.hello().node_id
         wanted = {peer_id: address for peer_id, address in addresses.items() if peer_id != own_id}
         for peer_id, link in list(self._peers.items()):
             moved = peer_id in wanted and wanted[peer_id] != link.address
@@ -130,7 +130,7 @@ class Transport:
             log.warning("too many routes; one was not added", address=address)
             return
         link = self._routes[address] = self._make_link(address, 0)
-        if not self._surroundings.credentials.proves:
+        if not self._context.credentials.proves:
             link.required_host = self._acceptor.host_that_announced(address)
         self._start(link)
 
@@ -163,7 +163,7 @@ class Transport:
         return link
 
     def _make_link(self, address: str, peer_id: int) -> Link:
-        return Link(address, peer_id, self._surroundings, self._identify, self._is_wanted)
+        return Link(address, peer_id, self._context, self._identify, self._is_wanted)
 
     def _start(self, link: Link) -> None:
         if self._nursery is not None:
@@ -227,7 +227,7 @@ class Transport:
 
     def _session_began(self, peer: Hello) -> None:
         """Dial a peer that has dialled this node: it can probably be reached."""
-        if self._is_expected(peer) and self._surroundings.credentials.proves:
+        if self._is_expected(peer) and self._context.credentials.proves:
             member = self._peers[peer.node_id]
             member.proves_first = peer.proves_first
             host = self._acceptor.host_of(peer.node_id)
@@ -241,7 +241,7 @@ class Transport:
 
     def _forget_unless_known(self, peer_id: int) -> None:
         if peer_id not in self._peers and not self._acceptor.has_session(peer_id):
-            self._surroundings.forget(peer_id)
+            self._context.forget(peer_id)
 
     def refusals(self) -> list[Refusal]:
         """The refusals of nodes that this one dialled, where there has been no connection since."""

@@ -14,9 +14,9 @@ from urllib.parse import quote_from_bytes
 
 import msgspec
 
-from streamd.audit import notes
-from streamd.audit.refusals import Kind
-from streamd.audit.trail import AuditTrail, AuditUnavailable
+from streamd.audit_trail import notes
+from streamd.audit_trail.refusals import Kind
+from streamd.audit_trail.trail import AuditTrail, AuditUnavailable
 from streamd.http.access.authority import Authority
 from streamd.http.access.needs import SERVER, Need
 from streamd.http.protocol.messages import (

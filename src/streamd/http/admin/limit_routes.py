@@ -9,7 +9,7 @@ import msgspec
 from quart import Response, request
 from quart_trio import QuartTrio
 
-from streamd.audit.notes import note
+from streamd.audit_trail.notes import note
 from streamd.group.proposals import Unavailable
 from streamd.http.admin.answers import Answer, answering, error_answer
 from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody

@@ -13,7 +13,7 @@ import msgspec
 from quart import Response, request
 from quart_trio import QuartTrio
 
-from streamd.audit.notes import note
+from streamd.audit_trail.notes import note
 from streamd.auth import signed_urls, tokens
 from streamd.auth.scopes import parse_scopes
 from streamd.group.proposals import Unavailable

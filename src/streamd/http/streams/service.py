@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import trio
 
-from streamd.audit.trail import AuditTrail
+from streamd.audit_trail.trail import AuditTrail
 from streamd.config.settings import ServerConfig
 from streamd.http.access.authority import Authority
 from streamd.http.access.rates import RateLimits

@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from streamd.client import BucketNotFound, Client
 from streamd.client.names import parse_name
 from streamd.spark.sink.errors import RowsChanged
-from streamd.spark.sink.held import split_digests
 from streamd.spark.sink.plan import Part, Planned, read_entries
+from streamd.spark.sink.unsent import split_digests
 
 
-class Elsewhere:
+class RelocatedRows:
     """The digests of rows by stream, for one batch: the one in which a run of a query began."""
 
     def __init__(self, part: Part) -> None:

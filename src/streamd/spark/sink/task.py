@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from streamd.client import Client
-from streamd.spark.sink.elsewhere import Elsewhere
 from streamd.spark.sink.errors import BadRow, NotWritten, RowsChanged
-from streamd.spark.sink.held import Held
 from streamd.spark.sink.plan import Entry, Journal, Part, Planned
+from streamd.spark.sink.relocated import RelocatedRows
 from streamd.spark.sink.sending import Sender
 from streamd.spark.sink.settings import RECORD, STREAM, Settings
 from streamd.spark.sink.targets import Targets
+from streamd.spark.sink.unsent import UnsentRows
 
 # How much is gathered before its requests are decided, and about how large a request is.
 WINDOW_BYTES = 4 * 1024 * 1024
@@ -48,7 +48,7 @@ class _Rows:
         self._batches = batches
         self._targets = targets
         self._stream = settings.stream
-        self.held = Held()
+        self.held = UnsentRows()
         self.ended = False
 
     def gather(self) -> None:
@@ -102,7 +102,7 @@ class _Attempt:
         self._targets = targets
         self._part = part
         self._journal = Journal(client, settings.journal, part)
-        self._elsewhere = _elsewhere(client, settings, part)
+        self._relocated = _relocated(client, settings, part)
         self._sender = Sender(
             client, part, parallel=settings.parallel, skip_closed=settings.skip_closed
         )
@@ -112,7 +112,7 @@ class _Attempt:
         self._rows.gather()
         if not self._rows.held.rows:
             return 0
-        if self._elsewhere is not None and self._elsewhere.concerns(self._part):
+        if self._relocated is not None and self._relocated.concerns(self._part):
             # Rows that were in this partition must not be looked for in the others.
             self._journal.read()
         with self._sender:
@@ -136,8 +136,8 @@ class _Attempt:
         most_rows = {name: self._targets[name].most_rows for name in held.streams}
         requests = [Planned(*cut) for cut in held.cut(REQUEST_BYTES, most_rows)]
         part = self._part
-        if self._elsewhere is not None and self._elsewhere.concerns(part):
-            self._elsewhere.check(requests, part)
+        if self._relocated is not None and self._relocated.concerns(part):
+            self._relocated.check(requests, part)
         return Entry(part.epoch, number, part.run, part.attempt, self._rows.ended, requests)
 
     def _records(self, request: Planned) -> list[bytes]:
@@ -158,17 +158,17 @@ class _Attempt:
 
 # What this worker process has found for the runs of sinks.
 _MOST_LOOKS = 100
-_looks: dict[tuple[str, str], Elsewhere] = {}
+_looks: dict[tuple[str, str], RelocatedRows] = {}
 
 
-def _elsewhere(client: Client, settings: Settings, part: Part) -> Elsewhere | None:
+def _relocated(client: Client, settings: Settings, part: Part) -> RelocatedRows | None:
     """What an earlier run has planned elsewhere; None if there cannot have been one."""
     if part.nameless or settings.same_partitions:
         return None
     key = part.sink_id, part.run
     look = _looks.get(key)
     if look is None:
-        look = Elsewhere(part)
+        look = RelocatedRows(part)
         look.look(client, settings.journal)
         if len(_looks) == _MOST_LOOKS:
             _looks.clear()

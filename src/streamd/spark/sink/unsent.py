@@ -25,7 +25,7 @@ def digests_of(records: Iterable[bytes]) -> bytes:
     return b"".join(found)
 
 
-class Held:
+class UnsentRows:
     """Rows by the streams they are for, in the order of their arrival."""
 
     def __init__(self) -> None:
