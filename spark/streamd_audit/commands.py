@@ -19,7 +19,7 @@ Position = tuple[int, int]
 _NO_DATA = memoryview(b"")
 
 
-class ForkRequest(msgspec.Struct, array_like=True, gc=False):
+class Fork(msgspec.Struct, array_like=True, gc=False):
     """The stream `source` (a key) is forked at (record, byte), or at its tail if None, and
     `sub_offset` messages or bytes after that."""
 
@@ -35,7 +35,7 @@ class Settings(msgspec.Struct, array_like=True, gc=False):
     ttl_ms: int | None = None
     expires_at: str | None = None
     expires_at_ms: int | None = None
-    fork: ForkRequest | None = None
+    fork: Fork | None = None
 
 
 class Producer(msgspec.Struct, array_like=True, gc=False, frozen=True):
@@ -60,7 +60,7 @@ class Version(msgspec.Struct, array_like=True, gc=False):
     closed: bool
 
 
-class IfMatch(msgspec.Struct, array_like=True, gc=False):
+class Condition(msgspec.Struct, array_like=True, gc=False):
     """One of `versions` must be the stream's; None is ``*``."""
 
     versions: list[Version] | None = None
@@ -119,7 +119,7 @@ class Create(msgspec.Struct, array_like=True, gc=False, tag="create"):
     data: memoryview = _NO_DATA
     lengths: list[int] = []
     implicit_bucket: bool = False
-    if_match: IfMatch | None = None
+    condition: Condition | None = None
     verified: Verified | None = None
     cut_as: str | None = None
 
@@ -132,12 +132,12 @@ class Append(msgspec.Struct, array_like=True, gc=False, tag="append"):
     close: bool = False
     seq: str | None = None
     producer: Producer | None = None
-    if_match: IfMatch | None = None
+    condition: Condition | None = None
 
 
 class Delete(msgspec.Struct, array_like=True, gc=False, tag="delete"):
     key: bytes
-    if_match: IfMatch | None = None
+    condition: Condition | None = None
 
 
 class Touch(msgspec.Struct, array_like=True, gc=False, tag="touch"):

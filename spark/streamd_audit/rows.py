@@ -56,7 +56,7 @@ class Bucket(msgspec.Struct, array_like=True, gc=False):
     counted: int = 0
 
 
-class Segment(msgspec.Struct, array_like=True, gc=False, frozen=True):
+class Extent(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """A fork reads the records of `stream_id` before `end_record`, up to `end_byte`."""
 
     stream_id: int
@@ -92,7 +92,7 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     closed: bool = False
     closed_by: Producer | None = None
     last_seq: str | None = None
-    segments: list[Segment] = []
+    extents: list[Extent] = []
     forks: int = 0
     deleted: bool = False
     sweep_at_ms: int | None = None

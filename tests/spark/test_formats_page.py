@@ -169,9 +169,9 @@ def test_commands_have_the_fields_that_the_page_gives_them(shape: Any) -> None:
 
 PARTS = {
     "settings": commands.Settings,
-    "fork": commands.ForkRequest,
+    "fork": commands.Fork,
     "producer": commands.Producer,
-    "condition": commands.IfMatch,
+    "condition": commands.Condition,
     "finding": commands.Verified,
     "limits": commands.Limits,
     "moved slice": commands.MovedSlice,

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamd_audit.commands import Append, Command, Create, Delete, Package, Settings, Touch
-from streamd_audit.commands import ForkRequest as Fork
+from streamd_audit.commands import Append, Command, Create, Delete, Fork, Package, Settings, Touch
 from streamd_audit.replay import heads, scan
 from streamd_audit.segments import COMMANDS
 from streamd_audit.sources.log_columns import LogEntry

@@ -92,7 +92,7 @@ def _said(row: Row) -> dict[str, Any] | None:
             "size": value.size, "live": value.live,
         }  # fmt: skip
     if row.kind == "stream":
-        first = value.segments[-1].end_record if value.segments else 0
+        first = value.extents[-1].end_record if value.extents else 0
         first = max(first, value.earliest[0])
         hot = 0 if value.hot_at_ms is None else value.size - value.cold[1]
         return {

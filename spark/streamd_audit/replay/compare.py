@@ -72,9 +72,9 @@ def _of_stream(stream: Stream, row: StreamRow, producers: Producers) -> Differen
     if stream.deleted != row.deleted:
         names = {True: "deleted, kept for its forks", False: "there"}
         return differs("stream_lost", names[stream.deleted], names[row.deleted])
-    segments, others = _segments(stream), [astuple(segment) for segment in row.segments]
-    if segments != others:
-        return differs("fork_moved", _forked(segments), _forked(others))
+    extents, others = _extents(stream), [astuple(extent) for extent in row.extents]
+    if extents != others:
+        return differs("fork_moved", _forked(extents), _forked(others))
     if (stream.records, stream.size) != (row.records, row.size):
         return _of_tail(stream, row)
     if (stream.closed, stream.closed_by) != (row.closed, row.closed_by):
@@ -139,15 +139,15 @@ def _tail(what: Stream | StreamRow) -> str:
     return f"{what.records} records, {what.size} bytes"
 
 
-def _segments(stream: Stream) -> list[tuple[int | None, int, int]]:
+def _extents(stream: Stream) -> list[tuple[int | None, int, int]]:
     return [
         (home if isinstance(home, int) else home.id, record, byte)
-        for home, record, byte in stream.segments
+        for home, record, byte in stream.extents
     ]
 
 
-def _forked(segments: Iterable[tuple[int | None, int, int]]) -> str:
-    ends = (f"{record:016d}_{byte:016d} of {home}" for home, record, byte in segments)
+def _forked(extents: Iterable[tuple[int | None, int, int]]) -> str:
+    ends = (f"{record:016d}_{byte:016d} of {home}" for home, record, byte in extents)
     return ", ".join(ends) or "no fork"
 
 

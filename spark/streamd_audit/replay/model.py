@@ -77,7 +77,7 @@ class Published(NamedTuple):
 class Stream(Numbered):
     """A stream as the log leads to it.
 
-    `records` and `size` are the tail, a fork's prefix included; `segments` say which streams'
+    `records` and `size` are the tail, a fork's prefix included; `extents` say which streams'
     records are that prefix. `hasher` takes the digests of the records from `from_place` on. `cold`
     is the place before which records are in packs, as far as the log shows. `counted` of the
     `producers` are those whose number is limited. `kept_from` is the byte
@@ -105,7 +105,7 @@ class Stream(Numbered):
         "producers",
         "records",
         "refused",
-        "segments",
+        "extents",
         "settings",
         "size",
         "snapshot",
@@ -136,7 +136,7 @@ class Stream(Numbered):
         self.closed_by: Producer | None = None
         self.kept_from: int | None = None
         self.last_seq: str | None = None
-        self.segments: tuple[tuple[Stream | int, int, int], ...] = ()
+        self.extents: tuple[tuple[Stream | int, int, int], ...] = ()
         self.snapshot: Published | None = None
         self.cold = (0, 0)
         self.producers: dict[str, LastRequest] = {}
@@ -157,7 +157,7 @@ class Stream(Numbered):
 
     @property
     def fork_point(self) -> tuple[int, int]:
-        return self.segments[-1][1:] if self.segments else (0, 0)
+        return self.extents[-1][1:] if self.extents else (0, 0)
 
     @property
     def first_own_byte(self) -> int:
@@ -208,11 +208,11 @@ class Stream(Numbered):
 
     def attach(self, source: Stream, at: tuple[int, int]) -> None:
         """Make a new fork begin with the records of its source before `at`."""
-        segments = [one for one in source.segments if one[1] < at[0]]
+        extents = [one for one in source.extents if one[1] < at[0]]
         if at[0]:
-            home = next((one[0] for one in source.segments if at[0] <= one[1]), source)
-            segments.append((home, *at))
-        self.segments = tuple(segments)
+            home = next((one[0] for one in source.extents if at[0] <= one[1]), source)
+            extents.append((home, *at))
+        self.extents = tuple(extents)
         self.records, self.size = at
         self.from_place = at
         settings = self.settings

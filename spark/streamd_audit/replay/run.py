@@ -88,7 +88,7 @@ class StreamDetail(msgspec.Struct, array_like=True):
     last_seq: str | None
     deleted: bool
     forks: int
-    segments: tuple[tuple[int | None, int, int, int, int], ...]
+    extents: tuple[tuple[int | None, int, int, int, int], ...]
     """Id if known, where it was made if in the log (index and position, else -1), where it ends."""
     earliest: tuple[int, int]
     snapshot_digest: bytes
@@ -374,7 +374,7 @@ def stream_of(key: bytes, row: StreamRow) -> Stream:
         "cold", "kept_from",
     ):  # fmt: skip
         setattr(stream, name, getattr(row, name))
-    stream.segments = tuple(astuple(segment) for segment in row.segments)
+    stream.extents = tuple(astuple(extent) for extent in row.extents)
     stream.from_place = row.records, row.size
     stream.counted = row.producers
     stream.is_hot = row.hot_at_ms is not None
@@ -404,7 +404,7 @@ def _detail(stream: Stream) -> StreamDetail:
             (home, -1, -1, record, byte)
             if isinstance(home, int)
             else (None if home.is_guessed else home.id, *(home.born or (-1, -1)), record, byte)
-            for home, record, byte in stream.segments
+            for home, record, byte in stream.extents
         ),
         stream.earliest,
         b"" if known is None else known.digest,

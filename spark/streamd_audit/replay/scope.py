@@ -12,10 +12,10 @@ from streamd_audit import commands
 from streamd_audit.commands import (
     Append,
     BeginUpload,
+    Condition,
     Create,
     Delete,
     EndProducers,
-    IfMatch,
     PublishSnapshot,
     StorePart,
     Verified,
@@ -129,7 +129,7 @@ class Scope:
 
     # -- what commands expect ------------------------------------------------------------------
 
-    def _holds(self, condition: IfMatch | None, stream: Stream) -> bool:
+    def _holds(self, condition: Condition | None, stream: Stream) -> bool:
         if condition is None or condition.versions is None:
             return True
         base = self._known.base(self._index)
@@ -151,7 +151,7 @@ class Scope:
             return NOT_FOUND
         return stream
 
-    def _absent(self, why: str, key: bytes, condition: IfMatch | None) -> str:
+    def _absent(self, why: str, key: bytes, condition: Condition | None) -> str:
         if condition is None:
             return why
         if b"\0" not in key:
@@ -164,7 +164,7 @@ class Scope:
     def _append(self, command: Append) -> str:
         stream = self.streams.get(command.key)
         if stream is None or stream.deleted or stream.is_over(self._now_ms):
-            return self._absent(str(self._living(command.key)), command.key, command.if_match)
+            return self._absent(str(self._living(command.key)), command.key, command.condition)
         self.stream = stream
         records, producer = self._records, command.producer
         result = self._refusal(stream, command)
@@ -194,7 +194,7 @@ class Scope:
                 return found
         if stream.closed:
             if command.close and not self._records and producer is None:
-                return CLOSED if self._holds(command.if_match, stream) else PRECONDITION_FAILED
+                return CLOSED if self._holds(command.condition, stream) else PRECONDITION_FAILED
             return STREAM_CLOSED
         if (
             self._records
@@ -205,7 +205,7 @@ class Scope:
         last = stream.last_seq
         if last is not None and command.seq is not None and command.seq <= last:
             return SEQ_REGRESSION
-        if command.if_match is not None and not self._holds(command.if_match, stream):
+        if command.condition is not None and not self._holds(command.condition, stream):
             return PRECONDITION_FAILED
         if producer is not None and stream.is_one_too_many(producer):
             return TOO_MANY_PRODUCERS
@@ -248,7 +248,7 @@ class Scope:
                 source, at = anchor(command, self.streams, self.ids, self._now_ms)
             except Refused as refusal:
                 return str(refusal)
-        if command.if_match is not None:
+        if command.condition is not None:
             return PRECONDITION_FAILED
         is_fork = command.settings.fork is not None
         inherited = source.snapshot.size if is_fork and source.snapshot is not None else 0
@@ -277,15 +277,15 @@ class Scope:
             existing.settings, command.settings
         ):
             return SETTINGS_DIFFER
-        return EXISTS if self._holds(command.if_match, existing) else PRECONDITION_FAILED
+        return EXISTS if self._holds(command.condition, existing) else PRECONDITION_FAILED
 
     # -- ending (protocol sections 5.4 and 4.2) ---------------------------------------------------
 
     def _delete(self, command: Delete) -> str:
         stream = self._living(command.key)
         if isinstance(stream, str):
-            return self._absent(stream, command.key, command.if_match)
-        if not self._holds(command.if_match, stream):
+            return self._absent(stream, command.key, command.condition)
+        if not self._holds(command.condition, stream):
             return PRECONDITION_FAILED
         self._end(stream)
         return DELETED

@@ -93,9 +93,9 @@ class _Home(NamedTuple):
 
 def _homes(stream: rows.Stream) -> list[_Home]:
     found, start = [], 0
-    for segment in stream.segments:
-        found.append(_Home(segment.stream_id, start, segment.end_record, segment.end_byte))
-        start = segment.end_record
+    for extent in stream.extents:
+        found.append(_Home(extent.stream_id, start, extent.end_record, extent.end_byte))
+        start = extent.end_record
     return [*found, _Home(stream.stream_id, start, stream.records, stream.size)]
 
 
