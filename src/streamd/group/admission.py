@@ -30,7 +30,7 @@ from streamd.group.proposals import (
     refusals_of,
 )
 from streamd.group.sweeping import until_now
-from streamd.process.diagnostics import Held
+from streamd.process.diagnostics import FillLevel
 from streamd.process.threads import RunBlocking
 from streamd.raft.core import Core, Role
 from streamd.streams.checks import are_of_clients
@@ -84,7 +84,7 @@ class Admission:
         self.refused_commands = 0
 
     @property
-    def held(self) -> dict[str, Held]:
+    def held(self) -> dict[str, FillLevel]:
         """How full the queues are."""
         return self._drafting.held
 

@@ -9,7 +9,7 @@ import outcome
 from streamd.group.opening import Opener
 from streamd.group.packages import ForeignPackage, OwnPackage, OwnPackages
 from streamd.group.proposals import OutcomeUnknown, Proposal, ProposalQueue, Unavailable, fail_all
-from streamd.process.diagnostics import Held
+from streamd.process.diagnostics import FillLevel
 from streamd.raft.core import Core, Role
 from streamd.streams.checks import is_of_leader
 from streamd.streams.commands import Command, Outcome
@@ -75,7 +75,7 @@ class Drafting:
         self._foreign_first = False
 
     @property
-    def held(self) -> dict[str, Held]:
+    def held(self) -> dict[str, FillLevel]:
         """How full the queues are."""
         commands, size = self._queue.held
         foreign, foreign_size = self._foreign.held

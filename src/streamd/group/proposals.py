@@ -17,7 +17,7 @@ import msgspec
 import outcome
 import trio
 
-from streamd.process.diagnostics import Held
+from streamd.process.diagnostics import FillLevel
 from streamd.streams.checks import fault, is_of_leader, payload_bytes
 from streamd.streams.commands import (
     Archived,
@@ -244,10 +244,10 @@ class ProposalQueue(Generic[W]):
         return len(self._waiting)
 
     @property
-    def held(self) -> tuple[Held, Held]:
+    def held(self) -> tuple[FillLevel, FillLevel]:
         """The commands and the bytes that wait."""
-        commands = Held(self._commands, self._max_commands)
-        return commands, Held(self._bytes, self._max_bytes)
+        commands = FillLevel(self._commands, self._max_commands)
+        return commands, FillLevel(self._bytes, self._max_bytes)
 
     def add(self, one: W) -> None:
         """Raises `Unavailable` when too much is waiting already."""

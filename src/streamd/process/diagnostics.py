@@ -26,7 +26,7 @@ _PACKAGE = Path(__file__).parents[1]
 _ROOT = f"{_PACKAGE.parent}/"
 
 
-class Held(NamedTuple):
+class FillLevel(NamedTuple):
     """How much something holds, and how much it may: entries, connections or bytes."""
 
     now: int

@@ -20,12 +20,18 @@ from quart_trio import QuartTrio
 
 from streamd.http.admin.answers import Answer, answering, error_answer
 from streamd.http.protocol.fields import BadRequest, parse_query, whole_number
-from streamd.process.diagnostics import MAX_PROFILE_S, Held, ProfileInProgress, Profiler, task_tree
+from streamd.process.diagnostics import (
+    MAX_PROFILE_S,
+    FillLevel,
+    ProfileInProgress,
+    Profiler,
+    task_tree,
+)
 
 _TEXT = "text/plain; charset=utf-8"
 _RSS = re.compile(r"^(VmRSS|VmHWM):\s+(\d+) kB$", re.MULTILINE)
 
-HeldNow = Callable[[], Mapping[str, Held]]
+HeldNow = Callable[[], Mapping[str, FillLevel]]
 
 
 def add(app: QuartTrio, held: HeldNow) -> None:
@@ -53,7 +59,7 @@ def add(app: QuartTrio, held: HeldNow) -> None:
             return error_answer("PROFILE_IN_PROGRESS", "another profile is being taken", 409)
 
 
-def _memory(held: Mapping[str, Held]) -> dict[str, object]:
+def _memory(held: Mapping[str, FillLevel]) -> dict[str, object]:
     sizes = dict(_RSS.findall(Path("/proc/self/status").read_text()))
     return {
         "rss_bytes": int(sizes["VmRSS"]) * 1024,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from streamd.http.protocol.messages import Response, error_response
-from streamd.process.diagnostics import Held
+from streamd.process.diagnostics import FillLevel
 from streamd.streams.bounds import MAX_BUCKETED_BYTES
 from streamd.streams.keys import is_bucket_id, is_bucket_name, stream_key
 
@@ -142,11 +142,11 @@ def _resolve_cached(path: bytes) -> Route:
     return _resolve(path)
 
 
-def remembered_paths() -> Held:
+def remembered_paths() -> FillLevel:
     """How many paths are cached."""
     _, _, limit, size = _resolve_cached.cache_info()
     assert limit is not None
-    return Held(size, limit)
+    return FillLevel(size, limit)
 
 
 def resolve(path: bytes) -> Route:
