@@ -188,7 +188,7 @@ async def test_a_read_waits_until_all_that_is_committed_is_applied(
                 real(nursery)
                 is_held = node.group._writer.is_storing
 
-        monkeypatch.setattr(node.group._turns, "_take", turn)
+        monkeypatch.setattr(node.group._loop, "_take", turn)
         nursery.start_soon(append_to, node, "a", b"x")
         await wait_until(lambda: node.group.commit_index > node.group.applied_index)
         committed, seen = node.group.commit_index, []
@@ -199,7 +199,7 @@ async def test_a_read_waits_until_all_that_is_committed_is_applied(
 
         nursery.start_soon(read)
         await trio.testing.wait_all_tasks_blocked()
-        monkeypatch.setattr(node.group._turns, "_take", real)
+        monkeypatch.setattr(node.group._loop, "_take", real)
         await wait_until(lambda: bool(seen))
         assert seen[0] >= committed
 

@@ -13,9 +13,9 @@ import trio
 
 from streamd.cluster.cluster import Cluster
 from streamd.group import forwarding
-from streamd.group.opening import Opener, SessionAnswer, SessionRequest
 from streamd.group.packages import HOT_TIER_FULL
 from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.group.session_opener import SessionAnswer, SessionOpener, SessionRequest
 from streamd.raft.messages import EntryKind
 from streamd.streams import keys
 from streamd.streams.codec import decode_batch
@@ -280,7 +280,7 @@ def test_a_process_whose_state_lags_learns_which_session_it_replaces(play: Play)
         leader, second, _ = await begin(machines)
         group = second.node.group
         assert second.node.cluster is not None
-        opener = Opener(group._core, State(MemoryStore()), second.node.cluster, nonce=99)
+        opener = SessionOpener(group._core, State(MemoryStore()), second.node.cluster, nonce=99)
         assert await opener.ask(opener.begin()) == 0
         opened = await opener.ask(opener.begin())
         session = leader.node.group.state.sessions.get(keys.number(second.node_id))
@@ -297,14 +297,16 @@ def test_a_new_leader_does_not_refuse_sessions_before_it_knows_those_that_are_op
     write in progress at the next change of leader would have an unknown outcome."""
     monkeypatch.setattr("streamd.group.state_flusher.FLUSH_INTERVAL_S", 60.0)
     refused: list[bool] = []
-    real = Opener.open
+    real = SessionOpener.open
 
-    async def open_noting(self: Opener, node_id: int, request: SessionRequest) -> SessionAnswer:
+    async def open_noting(
+        self: SessionOpener, node_id: int, request: SessionRequest
+    ) -> SessionAnswer:
         answer = await real(self, node_id, request)
         refused.append(answer.is_refused)
         return answer
 
-    monkeypatch.setattr(Opener, "open", open_noting)
+    monkeypatch.setattr(SessionOpener, "open", open_noting)
 
     async def scenario(machines: Machines) -> None:
         await begin(machines)

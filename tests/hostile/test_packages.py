@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from streamd.group.opening import SessionRequest
 from streamd.group.packages import decode_decision
 from streamd.group.proposals import Unavailable
+from streamd.group.session_opener import SessionRequest
 from streamd.streams import keys
 from streamd.streams.commands import Command, Delete, ForgetPacks, OpenSession, Result
 from tests.sim.runtime import run_virtually

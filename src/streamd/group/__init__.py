@@ -18,13 +18,13 @@ everything that the core hands out, and gives the writer its next job. Any numbe
 turn cause one turn. The writer does one job at a time: a synced write, the installation of a Raft
 snapshot, or work on the log. The slower the disk, the more writes share a sync.
 
-`packages` numbers a node's commands in the session that `opening` gets from the log, so that a
-package can be sent again after a change of leader and still takes effect once
-(docs/forwarded-writes.md).
-`read_index` makes reads linearizable without a write (docs/reads.md). `news` says when followers
-are told of commits that no entry tells them of. `sweeping` proposes what follows from time alone.
-`reclaim` removes rows that nothing refers to, except those under `pins`. `retention` knows which
-entries followers and the archive still need; `stores` opens a node's disk.
+`packages` numbers a node's commands in the session that `session_opener` gets from the log, so
+that a package can be sent again after a change of leader and still takes effect once
+(docs/forwarded-writes.md). `read_index` makes reads linearizable without a write (docs/reads.md).
+`commit_announcer` says when followers are told of commits that no entry tells them of. `sweeping`
+proposes what follows from time alone. `reclaim` removes rows that nothing refers to, except those
+under `pins`. `retention` knows which entries followers and the archive still need; `stores` opens a
+node's disk.
 
 Invariants:
 

@@ -11,7 +11,6 @@ import trio
 from msgspec.structs import replace
 
 from streamd.group.drafts import Drafting
-from streamd.group.opening import Opener
 from streamd.group.packages import (
     Decision,
     ForeignPackage,
@@ -29,6 +28,7 @@ from streamd.group.proposals import (
     encode_answers,
     refusals_of,
 )
+from streamd.group.session_opener import SessionOpener
 from streamd.group.sweeping import until_now
 from streamd.process.diagnostics import FillLevel
 from streamd.process.threads import RunBlocking
@@ -60,7 +60,7 @@ class Admission:
         core: Core,
         state: State,
         drafting: Drafting,
-        opener: Opener,
+        opener: SessionOpener,
         peers: Peers,
         run_blocking: RunBlocking,
         now_ms: Callable[[], int],

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import outcome
 
-from streamd.group.opening import Opener
 from streamd.group.packages import ForeignPackage, OwnPackage, OwnPackages
 from streamd.group.proposals import OutcomeUnknown, Proposal, ProposalQueue, Unavailable, fail_all
+from streamd.group.session_opener import SessionOpener
 from streamd.process.diagnostics import FillLevel
 from streamd.raft.core import Core, Role
 from streamd.streams.checks import is_of_leader
@@ -62,7 +62,7 @@ class Drafting:
         queue: ProposalQueue[Proposal],
         foreign: ProposalQueue[ForeignPackage],
         packages: OwnPackages,
-        opener: Opener,
+        opener: SessionOpener,
     ) -> None:
         self._core = core
         self._queue = queue

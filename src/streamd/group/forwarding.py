@@ -7,7 +7,6 @@ from functools import partial
 
 import trio
 
-from streamd.group.opening import Opener
 from streamd.group.packages import OwnPackage, OwnPackages, decode_decision, encode_package
 from streamd.group.peers import Peers
 from streamd.group.proposals import (
@@ -19,6 +18,7 @@ from streamd.group.proposals import (
     fail_all,
     take_answers,
 )
+from streamd.group.session_opener import SessionOpener
 
 MAX_FORWARDS = 16
 
@@ -36,7 +36,7 @@ class Forwarding:
         peers: Peers,
         queue: ProposalQueue[Proposal],
         packages: OwnPackages,
-        opener: Opener,
+        opener: SessionOpener,
         wake: Callable[[], None],
     ) -> None:
         self._peers = peers

@@ -9,20 +9,20 @@ import trio
 
 from streamd.group.admission import PROPOSE_TIMEOUT_S, Admission
 from streamd.group.applying import Applied, Applier
+from streamd.group.commit_announcer import CommitAnnouncer
 from streamd.group.committed_log import CommittedLog
 from streamd.group.drafts import Drafting, PendingEntry
 from streamd.group.forwarding import Forwarding
-from streamd.group.news import News
-from streamd.group.opening import Opener
 from streamd.group.packages import ForeignPackage, OwnPackages
 from streamd.group.peers import ChangeListener, NoPeers, Peers
 from streamd.group.pins import Pins
 from streamd.group.proposals import OutcomeUnknown, Proposal, ProposalQueue, Settled, Unavailable
 from streamd.group.read_index import ReadIndex
 from streamd.group.retention import Retention
+from streamd.group.session_opener import SessionOpener
 from streamd.group.state_flusher import StateFlusher
 from streamd.group.sweeping import Sweeper
-from streamd.group.turns import Turns
+from streamd.group.turn_loop import TurnLoop
 from streamd.group.writer import Writer
 from streamd.process.metrics import Metrics
 from streamd.process.threads import OneThread, RunBlocking
@@ -85,8 +85,8 @@ class Group:
         self._configuration: Configuration | None = None
         # After a refusal by the core, nothing is proposed until the next tick.
         self._proposing_pauses = False
-        self._turns = Turns(self._turn)
-        self._wake = self._turns.wake
+        self._loop = TurnLoop(self._turn)
+        self._wake = self._loop.wake
         self._turn_taken = trio.lowlevel.ParkingLot()  # wakes `wait_for`, `install`
         self._turned: Callable[[], None] = lambda: None
         self._leadership_changed = trio.lowlevel.ParkingLot()  # wakes the leader's tasks
@@ -96,7 +96,7 @@ class Group:
         self._queue: ProposalQueue[Proposal] = ProposalQueue(*limits)
         foreign: ProposalQueue[ForeignPackage] = ProposalQueue(*limits)
         self._packages = OwnPackages(core.node_id, metrics, self._queue.put_back)
-        self._opener = Opener(core, self.state, self._peers, nonce)
+        self._opener = SessionOpener(core, self.state, self._peers, nonce)
         self._forwarding = Forwarding(
             self._peers, self._queue, self._packages, self._opener, self._wake
         )
@@ -106,7 +106,7 @@ class Group:
             run_blocking, self.now_ms, self._proposed,
         )  # fmt: skip
         self._read_index = ReadIndex(core, self._wake)
-        self._news = News(core)
+        self._announcer = CommitAnnouncer(core)
         self.retention = Retention(core, tick_s)
         self._flusher = StateFlusher(
             self.state, store, log, self.retention, run_blocking=run_blocking, due=self._wake
@@ -116,7 +116,7 @@ class Group:
         self._writer = Writer(
             core, log, self.state, store, data_dir, self._applier, self._flusher, self._peers,
             in_log_thread=in_log_thread, metrics=metrics,
-            job_ended=self._turns.now, state_replaced=self._state_replaced,
+            job_ended=self._loop.now, state_replaced=self._state_replaced,
         )  # fmt: skip
         self.committed = CommittedLog(log, core, in_log_thread=in_log_thread)
 
@@ -225,7 +225,7 @@ class Group:
             if isinstance(message, AppendRequest) and message.entries and self._flusher.is_full:
                 continue
             self._core.step(message)
-        self._turns.now()  # A peer waits.
+        self._loop.now()  # A peer waits.
 
     # -- writes -------------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class Group:
     @property
     def gathering(self) -> AbstractContextManager[None]:
         """A block without waiting whose writes are proposed together, and at its end."""
-        return self._turns
+        return self._loop
 
     @property
     def writes_taken(self) -> int:
@@ -371,10 +371,10 @@ class Group:
         """Run until cancelled. Raises `StorageError` when a disk fails, and `RaftViolation` when
         something happened that Raft rules out: the process must end."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._turns.run, nursery)
+            nursery.start_soon(self._loop.run, nursery)
             nursery.start_soon(self._writer.run)
             nursery.start_soon(self._tick)
-            nursery.start_soon(self._news.run, self._wake)
+            nursery.start_soon(self._announcer.run, self._wake)
             nursery.start_soon(self._publish)
             nursery.start_soon(self._flusher.run)
             nursery.start_soon(self._sweeper.run)
@@ -394,7 +394,7 @@ class Group:
             self._forwarding.send(nursery, self.leader_id, MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
         self._read_index.ask()
         applied_before = self._core.applied_index
-        announce = self._news.may_be_told()
+        announce = self._announcer.is_due()
         while (ready := self._core.ready(announce=announce)) is not None:
             self._take(ready)
         self._read_index.applied(self._core.applied_index)

@@ -8,7 +8,7 @@ from types import TracebackType
 import trio
 
 
-class Turns:
+class TurnLoop:
     """Lets a group take a turn soon after something happened, one for all that happened till then.
 
     A task takes them. Waking it costs a pass of Trio's loop, several times what a turn for one

@@ -14,7 +14,7 @@ from streamd.raft.core import Core
 INTERVAL_S = 0.01
 
 
-class News:
+class CommitAnnouncer:
     """At most one announcement in each interval. What is held back follows once no other commit
     has come for as long.
 
@@ -29,8 +29,8 @@ class News:
         # Ends when the news held back are due.
         self._wait: trio.CancelScope | None = None
 
-    def may_be_told(self) -> bool:
-        """Whether to announce now what there is to announce; then the next interval begins."""
+    def is_due(self) -> bool:
+        """Whether to announce commits in this turn; if there are any, the next interval begins."""
         if not self._core.has_news:
             return True
         now = trio.current_time()

@@ -45,7 +45,7 @@ _REQUEST = msgspec.msgpack.Decoder(SessionRequest)
 _ANSWER = msgspec.msgpack.Decoder(SessionAnswer)
 
 
-class Opener:
+class SessionOpener:
     """Asks for a session, here or at the leader, until this node has one.
 
     `formats` says what the members understand. `waiting` holds the commands to open sessions that

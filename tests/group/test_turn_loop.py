@@ -9,10 +9,10 @@ import pytest
 import trio
 import trio.testing
 
-from streamd.group.turns import Turns
+from streamd.group.turn_loop import TurnLoop
 
 
-class Taken(Turns):
+class Taken(TurnLoop):
     """Counts the turns; `again` wakes during the next one."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ async def test_a_block_leaves_a_turn_to_the_task_that_was_woken_before() -> None
 
 
 async def test_a_block_that_fails_still_takes_its_turn() -> None:
-    def fail(turns: Turns) -> None:
+    def fail(turns: TurnLoop) -> None:
         with turns:
             turns.wake()
             raise ZeroDivisionError
@@ -151,7 +151,7 @@ async def test_a_turn_that_fails_ends_the_run_at_once_also_in_another_task() -> 
                 nursery.start_soon(turns.run, nursery)
                 nursery.start_soon(store)
 
-    turns = Turns(fail)
+    turns = TurnLoop(fail)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
         await trio.testing.wait_all_tasks_blocked()

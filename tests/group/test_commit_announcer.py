@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 import trio.testing
 
-from streamd.group.news import INTERVAL_S, News
+from streamd.group.commit_announcer import INTERVAL_S, CommitAnnouncer
 from streamd.raft.messages import AppendAccepted, AppendRequest, CommitNotice, Message
 from tests.raft.cluster import SimulatedNode, settle
 from tests.raft.test_leading import leader_of_three
@@ -66,11 +66,11 @@ def test_entries_bring_the_news_of_a_commit_that_was_not_announced() -> None:
 
 
 class Announcing:
-    """A leader's `News` at work on a clock that jumps."""
+    """A leader's `CommitAnnouncer` at work on a clock that jumps."""
 
     def __init__(self) -> None:
         self.node = leader()
-        self.news = News(self.node.core)
+        self.announcer = CommitAnnouncer(self.node.core)
         self.woken_at: list[float] = []
 
     def woken(self) -> None:
@@ -79,14 +79,14 @@ class Announcing:
     def commits(self) -> int:
         """Commit an entry; returns how many followers are told of it at once."""
         commit_entry(self.node)
-        return len(take(self.node, announce=self.news.may_be_told()))
+        return len(take(self.node, announce=self.announcer.is_due()))
 
 
 @asynccontextmanager
 async def announcing() -> AsyncIterator[Announcing]:
     one = Announcing()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(one.news.run, one.woken)
+        nursery.start_soon(one.announcer.run, one.woken)
         await trio.testing.wait_all_tasks_blocked()
         yield one
         nursery.cancel_scope.cancel()
@@ -125,6 +125,6 @@ async def test_the_last_of_frequent_commits_is_announced_when_no_other_follows(
         await trio.sleep(10 * INTERVAL_S)
         [woken_at] = one.woken_at
         assert woken_at - last_at <= INTERVAL_S
-        assert len(take(one.node, announce=one.news.may_be_told())) == 2
+        assert len(take(one.node, announce=one.announcer.is_due())) == 2
         await trio.sleep(10 * INTERVAL_S)
         assert one.woken_at == [woken_at], "what was told is not told again"
