@@ -67,6 +67,7 @@ class Checker:
 
     def after_event(self, core: Core) -> None:
         """Check a node after something happened to it."""
+        self._role_is_played(core)
         self._one_leader_per_term(core)
         self._leader_belongs_to_group(core)
         self._committed_entries_stay(core)
@@ -111,6 +112,18 @@ class Checker:
                 disk.hard_state.term == message.term and match <= disk.last_index,
                 f"an acknowledgement left before the entries were stored: {message}",
             )
+
+    def _role_is_played(self, core: Core) -> None:
+        """The role's name and what plays it are set apart from each other."""
+        roles = core._roles
+        played = Role.FOLLOWER
+        if roles.leadership is not None:
+            played = Role.LEADER
+        elif roles.candidacy is not None:
+            played = Role.PRE_CANDIDATE if roles.candidacy.pre_vote else Role.CANDIDATE
+        self._require(
+            core.role is played, f"node {core.node_id} is {core.role!r}, but plays {played!r}"
+        )
 
     def _one_leader_per_term(self, core: Core) -> None:
         if core.role == Role.LEADER:

@@ -32,12 +32,13 @@ class Draft:
         self._own = own
         self._packages = packages
         self.commands = [proposal.command for proposal in proposals]
+        self.stamps: list[PackageStamp] = []
         for package in own:
             self.commands += package.commands
+            self.stamps.append(packages.stamp(package))
         for other in foreign:
             self.commands += other.commands
-        self.stamps = [packages.stamp(package) for package in own]
-        self.stamps += [other.stamp for other in foreign]
+            self.stamps.append(other.stamp)
 
     def begin_with(self, proposal: Proposal) -> None:
         """Put a proposal in front of everything else."""
@@ -101,6 +102,11 @@ class Drafting:
 
     def draft(self, max_commands: int, max_bytes: int) -> Draft | None:
         """The content of the next entry; None when nothing waits."""
+        self._foreign_first = not self._foreign_first
+        if not (
+            self._opener.waiting or self._leaders or self._packages.has_waiting or self._foreign
+        ):
+            return self._draft_fresh(max_commands, max_bytes)
         proposals = self._opener.take() + self._leaders
         self._leaders = []
         own = self._packages.take_waiting(max_commands, max_bytes)
@@ -108,7 +114,6 @@ class Drafting:
         max_bytes -= sum(package.size for package in own)
         fresh: list[Proposal] = []
         foreign: list[ForeignPackage] = []
-        self._foreign_first = not self._foreign_first
         for takes_foreign in (self._foreign_first, not self._foreign_first):
             must = not (own or fresh or foreign)
             if takes_foreign:
@@ -126,6 +131,16 @@ class Drafting:
         if not (proposals or own or foreign):
             return None
         return Draft(proposals, own, foreign, self._packages)
+
+    def _draft_fresh(self, max_commands: int, max_bytes: int) -> Draft | None:
+        """As `draft` while nothing but new commands of this node waits: always on a single node,
+        and mostly on others."""
+        if not (self._queue and self._takes_fresh):
+            return None
+        fresh = self._queue.take(max_commands, max_bytes)
+        if self._numbers:
+            return Draft([], [self._packages.pack(fresh)], [], self._packages)
+        return Draft(fresh, [], [], self._packages)
 
     def expire(self, now: float) -> None:
         """Fail everything that has waited past its deadline."""

@@ -128,7 +128,7 @@ class Core:
     @property
     def configuration(self) -> Configuration:
         """The configuration in force: the last one appended, committed or not."""
-        return self._state.configuration
+        return self._state.configurations.latest
 
     @property
     def committed_configuration(self) -> Configuration:
@@ -399,12 +399,12 @@ class Core:
             state.messages_after_store = []
 
     def _changed_soft_state(self) -> SoftState | None:
-        role = self.role
-        leader_id = self._state.leader_id
+        role, leader_id = self._roles.role, self._state.leader_id
+        term = self._state.hard_state.term
         handed = self._handed_soft_state
-        if handed.role == role and handed.leader_id == leader_id and handed.term == self.term:
+        if handed.role == role and handed.leader_id == leader_id and handed.term == term:
             return None
-        self._handed_soft_state = SoftState(role, leader_id, self.term)
+        self._handed_soft_state = SoftState(role, leader_id, term)
         return self._handed_soft_state
 
 

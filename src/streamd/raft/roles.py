@@ -31,25 +31,22 @@ from streamd.raft.writes import Writes
 
 
 class Roles:
-    """A follower, unless there is a candidacy or a leadership, never both."""
+    """A follower, unless there is a candidacy or a leadership, never both.
+
+    `role` names which of them there is. It is set beside them rather than worked out from them,
+    because it is asked for many times in each append.
+    """
 
     def __init__(self, state: State, writes: Writes, random: Random) -> None:
         self._state = state
         self._writes = writes
         self.timer = ElectionTimer(state.settings.election_timeout_ticks, random)
         self.forwarded_reads = ForwardedReads(state, random)
+        self.role = Role.FOLLOWER
         self.candidacy: Candidacy | None = None
         self.leadership: Leadership | None = None
         if state.is_only_voter and state.vote_eligibility.may_vote:
             self._campaign()
-
-    @property
-    def role(self) -> Role:
-        if self.leadership is not None:
-            return Role.LEADER
-        if self.candidacy is None:
-            return Role.FOLLOWER
-        return Role.PRE_CANDIDATE if self.candidacy.pre_vote else Role.CANDIDATE
 
     def leading(self) -> Leadership:
         """Raises `NotLeader`."""
@@ -256,11 +253,13 @@ class Roles:
     def _stand_for_election(self) -> None:
         self._leave_role(0)
         if self._may_stand:
+            self.role = Role.PRE_CANDIDATE
             self.candidacy = Candidacy(self._state, pre_vote=True)
             self._conclude_campaign(self.candidacy)
 
     def _campaign(self, *, transfer: bool = False) -> None:
         self._leave_role(0)
+        self.role = Role.CANDIDATE
         self.candidacy = Candidacy(self._state, pre_vote=False, transfer=transfer)
 
     def _conclude_campaign(self, candidacy: Candidacy) -> None:
@@ -269,6 +268,7 @@ class Roles:
                 self._campaign()
             case Verdict.WON:
                 self._leave_role(self._state.node_id)
+                self.role = Role.LEADER
                 self.leadership = Leadership(self._state)
             case Verdict.LOST:
                 self._become_follower(self._state.term, 0)
@@ -285,6 +285,7 @@ class Roles:
         """Follow that leader, or none yet (0), without a candidacy."""
         self._state.leader_id = leader_id
         self._state.snapshots.clear()
+        self.role = Role.FOLLOWER
         self.candidacy = None
         self.leadership = None
         self.forwarded_reads.drop()
