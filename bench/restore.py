@@ -63,21 +63,21 @@ async def live(base: Path, config: ColdConfig, messages: int) -> int:
 async def _fill(node: Node, messages: int) -> int:
     streams = [stream_key(b"bench", b"s%d" % number) for number in range(STREAMS)]
     for key in streams:
-        await node.group.propose(Create(key, Settings("text/plain"), implicit_bucket=True))
+        await node.group.writes.propose(Create(key, Settings("text/plain"), implicit_bucket=True))
     left = iter(range(messages))
 
     async def write() -> None:
         for number in left:
             data = (b"%012d" % number).ljust(MESSAGE_BYTES, b".")
             key = streams[number % STREAMS]
-            await node.group.propose(Append(key, "text/plain", data, [len(data)]), len(data))
+            await node.group.writes.propose(Append(key, "text/plain", data, [len(data)]), len(data))
 
     async with trio.open_nursery() as nursery:
         for _ in range(WRITERS):
             nursery.start_soon(write)
-    index = node.group.applied_index
+    index = node.group.view.applied_index
     state = node.group.state
-    await node.group.wait_for(lambda: state.header.archived.index >= index, 120)
+    await node.group.view.wait_for(lambda: state.header.archived.index >= index, 120)
     assert state.header.archived.index >= index, "the log is not archived"
     return index
 

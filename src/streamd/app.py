@@ -66,6 +66,7 @@ from streamd.http.streams.live import Hub
 from streamd.http.streams.service import Service
 from streamd.node import cold_status, status
 from streamd.node.disk_guard import DiskSpace, disk_space
+from streamd.node.leader_operations import LeaderOperations
 from streamd.node.node import Node, wall_clock_ms
 from streamd.process.cures import cure_of_address, with_cure
 from streamd.process.exits import errors_in
@@ -232,7 +233,7 @@ class App:
             http2 = HypercornHttp2(AsgiApplication(application, server, fatal=_FATAL), server)
         return FrontDoor(
             application, server, self.metrics,
-            fatal=_FATAL, http2=http2, gathering=self.node.group.gathering, **room,
+            fatal=_FATAL, http2=http2, gathering=self.node.group.writes.gathering, **room,
         )  # fmt: skip
 
     def supervisor(self, held: list[socket.socket]) -> Supervisor:
@@ -266,6 +267,9 @@ class App:
             storage=config.storage,
             disk_space=environment.disk_space,
         )
+        self._leader_operations = LeaderOperations(self.node)
+        if self.cluster is not None:
+            self.cluster.operate = self._leader_operations.operate
         self.hub.export(self.metrics)
         text = "Lines that were not logged because there were too many."
         self.metrics.gauge("log_suppressed", text, suppressed_lines)
@@ -297,7 +301,8 @@ class App:
     def _operations(self) -> Callable[[Request], Awaitable[Response]]:
         """What answers operators."""
         held = partial(holdings, self.service, self._doors)
-        ops = create_ops_app(self.metrics, self.node, self._environment.secrets, held)
+        secrets = self._environment.secrets
+        ops = create_ops_app(self.metrics, self.node, self._leader_operations, secrets, held)
         needs.check_declared(needs.handled_operations(ops.url_map.iter_rules()), needs.OPERATIONS)
 
         async def operate(request: Request) -> Response:

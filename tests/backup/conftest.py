@@ -40,17 +40,17 @@ async def history(recorded: Path) -> History:
         cold, _ = cold_in(place)
         clock = Clock(NOW_MS)
         async with running_node(data, cold=cold, clock=clock, cold_config=UNFLUSHED) as node:
-            await node.group.propose(create("a"))
-            await node.group.propose(create("short-lived", ttl_ms=5 * MINUTE_MS))
+            await node.group.writes.propose(create("a"))
+            await node.group.writes.propose(create("short-lived", ttl_ms=5 * MINUTE_MS))
             for minute in range(30):
                 clock.now_ms = NOW_MS + minute * MINUTE_MS
                 await append_to(node, "a", b"minute %d;" % minute)
-                await node.group.propose(create(f"s{minute % 7}"))
+                await node.group.writes.propose(create(f"s{minute % 7}"))
                 await append_to(node, f"s{minute % 7}", bytes([minute]) * 5000)
                 if minute == 3:
-                    await node.group.propose(SetLimits("bucket", "bucket", QUOTA))
+                    await node.group.writes.propose(SetLimits("bucket", "bucket", QUOTA))
                 if minute % 5 == 4:
-                    await node.group.propose(Delete(key(f"s{(minute * 3) % 7}")))
+                    await node.group.writes.propose(Delete(key(f"s{(minute * 3) % 7}")))
                     await archived(node)
                 if minute in (8, 20):
                     await archived(node)

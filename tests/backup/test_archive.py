@@ -79,7 +79,7 @@ async def test_the_archive_holds_the_log(
 ) -> None:
     cold, _ = place
     async with running_node(tmp_path / "data", cold=cold) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         for number in range(20):
             await append_to(node, "a", b"%d" % number)
             if number % 7 == 0:
@@ -100,11 +100,11 @@ async def test_an_idle_node_archives_nothing(
         await archived(node)
         await a_round(node, "snapshot")
         await a_round(node)
-        index, names = node.group.applied_index, await list_all(cold, "")
+        index, names = node.group.view.applied_index, await list_all(cold, "")
         for _ in range(3):
             await a_round(node)
             await a_round(node, "snapshot")
-        assert node.group.applied_index == index
+        assert node.group.view.applied_index == index
         assert await list_all(cold, "") == names
 
 
@@ -115,7 +115,7 @@ async def test_an_entry_too_large_for_an_object_is_reported_and_stops_only_the_a
     cold, _ = place
     monkeypatch.setattr("streamd.objectstore.objects.MAX_OBJECT_BYTES", 10_000)
     async with running_node(tmp_path / "data", cold=cold) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         await append_to(node, "a", Random(1).randbytes(20_000))
         why = "more than an object may have"
         await wait_until(lambda: why in (task(node, "archive").error or ""))
@@ -172,10 +172,10 @@ async def test_the_log_is_not_compacted_beyond_the_archive(
         for _ in range(5):
             await append_to(node, "a", b"y")
         end = node.group.state.header.archived.index
-        assert await node.group.compact() == end + 1
+        assert await node.group.storage.compact() == end + 1
         store.failures = []
         await archived(node)
-        assert await node.group.compact() > end + 1
+        assert await node.group.storage.compact() > end + 1
 
 
 def alarms(node: Node) -> tuple[Any, Any]:
@@ -192,12 +192,12 @@ async def test_a_log_beyond_its_limit_is_compacted_with_an_alarm_until_the_archi
     store.failures = Away()
     config = ColdConfig(backend="fs", log_limit_bytes=40_000)
     async with running_node(tmp_path / "data", cold=cold, cold_config=config) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         assert alarms(node) == (None, None)
         with trio.fail_after(30):
             while node.group.committed.first_index == 1:
                 await append_to(node, "a", bytes(10_000))
-                await node.group.stored()
+                await node.group.reads.stored()
         cut = node.group.committed.first_index - 1
         assert alarms(node) == (cut, None)
     async with running_node(tmp_path / "data", cold=cold, cold_config=config) as node:
@@ -220,7 +220,7 @@ async def without_an_archive(data: Path, cold: AsyncObjectStore) -> int:
     async with running_node(data) as node:
         for _ in range(5):
             await append_to(node, "a", b"without a cold store")
-        await node.group.compact()
+        await node.group.storage.compact()
     return end
 
 
@@ -331,7 +331,7 @@ async def test_a_member_archives_entries_that_its_leader_lacks(
         previous = node.group.state.header.archived
         answer = await node.archive_for(msgspec.msgpack.encode(previous))
         assert msgspec.msgpack.decode(answer, type=LogPosition).index > previous.index
-        await node.group.compact()
+        await node.group.storage.compact()
         nothing = msgspec.msgpack.encode(LogPosition())
         assert await node.archive_for(nothing) == nothing
         with pytest.raises(Unavailable):
@@ -378,7 +378,7 @@ async def test_checkpoints_continue_after_a_clock_that_was_ahead_is_corrected(
         clock.now_ms = NOW_MS
         for number in range(3):
             await append_to(node, "a", b"%d" % number)
-            written = node.group.applied_index
+            written = node.group.view.applied_index
             await archived(node)
             with trio.fail_after(20):
                 while (await source.catalog()).manifests[-1].parsed.log_index < written:
@@ -439,7 +439,7 @@ async def test_small_segments_are_merged_without_changing_the_log(
 ) -> None:
     cold, _ = place
     async with running_node(tmp_path / "data", cold=cold) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         for number in range(40):
             await append_to(node, "a", b"%d" % number)
             await archived(node)

@@ -16,7 +16,7 @@ from tests.support.nodes import append_to, create, read_all, running_node, wait_
 
 
 async def many_segments(node: Node) -> None:
-    await node.group.propose(create("a"))
+    await node.group.writes.propose(create("a"))
     for number in range(20):
         await append_to(node, "a", b"%d," % number)
         await archived(node)

@@ -81,7 +81,7 @@ async def test_a_failed_restore_leaves_no_fence(tmp_path: Path, copy: Copy) -> N
 async def a_packed_life(directory: Path, cold: AsyncObjectStore) -> str:
     """A node with packs that are archived; returns its cluster's id."""
     async with running_node(directory, cold=cold, cold_config=PACKED) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         await append_to(node, "a", bytes(100_000))
         header = node.group.state.header
         await wait_until(lambda: not header.hot_bytes)

@@ -57,7 +57,7 @@ async def test_a_damaged_newest_checkpoint_stops_neither_checkpoints_nor_retenti
     clock = Clock(NOW_MS)
     store.clock_ms = clock
     async with running_node(tmp_path / "data", cold=cold, clock=clock, cold_config=RARELY) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         for _ in range(2):
             clock.now_ms += 2 * HOUR_MS
             await append_to(node, "a", b"x")
@@ -88,7 +88,7 @@ async def test_segments_lost_while_the_node_was_down_are_reported_and_replaced(
 ) -> None:
     cold, _ = place
     async with running_node(tmp_path / "data", cold=cold, cold_config=RARELY) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         await append_to(node, "a", b"before;")
         await archived(node)
         await a_round(node, "snapshot")
@@ -110,7 +110,7 @@ async def test_a_bucket_emptied_under_a_running_node_is_filled_again(
     monkeypatch.setattr(history, "_GOOD_FOR_S", 0.1)
     cold, _ = place
     async with running_node(tmp_path / "data", cold=cold, cold_config=RARELY) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         await append_to(node, "a", b"before;")
         await archived(node)
         await a_round(node, "snapshot")

@@ -63,7 +63,7 @@ async def live(data: Path, place: Path, streams: str) -> Life:
         for minute in range(4):
             clock.now_ms += 120_000
             for name in streams:
-                await node.group.propose(create(name))
+                await node.group.writes.propose(create(name))
                 await append_to(node, name, bytes([minute, ord(name)]) * 5_000)
             await wait_until(lambda: not header.hot_bytes)
             await archived(node)

@@ -30,10 +30,10 @@ SETTINGS = ColdConfig(
 
 async def archive_in_small_segments(leader: Machine, count: int) -> None:
     group = leader.node.group
-    await group.propose(create("a"))
+    await group.writes.propose(create("a"))
     for number in range(count):
-        await group.propose(append("a", b"%d" % number))
-        written = group.applied_index
+        await group.writes.propose(append("a", b"%d" % number))
+        written = group.view.applied_index
         await wait_until(lambda: group.state.header.archived.index >= written)  # noqa: B023
 
 
@@ -64,7 +64,7 @@ def test_a_merge_does_not_bring_back_segments_removed_meanwhile(tmp_path: Path) 
         [run] = runs(await target.objects.catalog())
         all_added = linger_over_the_last_part(leader, len(run))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(Merger(target).make_round, LeaderTerm(group.term))
+            nursery.start_soon(Merger(target).make_round, LeaderTerm(group.view.term))
             await all_added.wait()
             leader.disk_s = 0.001
             await checkpointer.remove_old()
@@ -88,14 +88,14 @@ def test_a_deposed_leaders_merge_does_not_bring_back_what_its_successor_removed(
         checkpointer = Checkpointer(others.target, SETTINGS, random=Random(5))
         kept = await checkpointer.begin_archive()
         await trio.sleep(20)
-        await leader.node.group.propose(append("a", b"new"))
+        await leader.node.group.writes.propose(append("a", b"new"))
         await trio.sleep(2)
         [run] = runs(await archive.target.objects.catalog())
         all_added = linger_over_the_last_part(leader, len(run))
 
         async def merge() -> None:
             with pytest.raises(ColdUnavailable, match="removed meanwhile"):
-                await Merger(archive.target).make_round(LeaderTerm(leader.node.group.term))
+                await Merger(archive.target).make_round(LeaderTerm(leader.node.group.view.term))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(merge)
@@ -123,7 +123,7 @@ def test_a_late_put_of_a_removed_object_is_removed_when_leadership_changes(tmp_p
         checkpointer = Checkpointer(target, SETTINGS, random=Random(5))
         await checkpointer.begin_archive()
         await trio.sleep(20)
-        await leader.node.group.propose(append("a", b"new"))
+        await leader.node.group.writes.propose(append("a", b"new"))
         await trio.sleep(2)
         await checkpointer.remove_old()
         name = target.folder + min(name for name in contents if ".segment" in name).split("/", 1)[1]
@@ -131,7 +131,7 @@ def test_a_late_put_of_a_removed_object_is_removed_when_leadership_changes(tmp_p
         await target.cold.put(name, contents[name])
         assert (await target.objects.catalog()).gaps(), "what can be restored looks broken"
         heir = next(machine for machine in machines.all if machine is not leader)
-        leader.node.group.transfer(heir.node_id)
+        leader.node.group.view.transfer(heir.node_id)
         await wait_until(lambda: heir.leads and name not in machines.objects.contents)
 
     run_virtually(3, partial(play, scenario, tmp_path, SETTINGS))

@@ -32,7 +32,7 @@ async def test_packs_are_read_from_the_old_clusters_folder(tmp_path: Path) -> No
     config = ColdConfig(backend="fs", flush_after_ms=1, pack_bytes=64 * 1024)
     content = [bytes([number]) * 20_000 for number in range(40)]
     async with running_node(tmp_path / "data", cold=cold, cold_config=config) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         for part in content:
             await append_to(node, "a", part)
         header = node.group.state.header
@@ -60,7 +60,7 @@ async def test_a_pack_known_only_to_the_log_is_verified(tmp_path: Path) -> None:
     async with running_node(tmp_path / "data", cold=cold, cold_config=config) as node:
         header = node.group.state.header
         packs: list[set[Path]] = []
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         for _ in range(2):
             await append_to(node, "a", bytes(100_000))
             await wait_until(lambda: not header.hot_bytes)
@@ -90,9 +90,9 @@ async def test_a_pack_that_the_log_refused_is_not_missed(tmp_path: Path) -> None
     cold, _ = cold_in(tmp_path / "cold")
     async with running_node(tmp_path / "data", cold=cold, cold_config=UNFLUSHED) as node:
         await append_to(node, "a", b"x")
-        term = node.group.term
+        term = node.group.view.term
         late = FlushCold(term - 1, 7, "gone.pack", 1, [])
-        assert (await node.group.propose(late)).result is Result.STALE
+        assert (await node.group.writes.propose(late)).result is Result.STALE
         await archived(node)
     found = await streamd("backup", "verify", "--from", f"fs:{tmp_path / 'cold'}")
     assert found.exit_code == 0, found.output
@@ -102,7 +102,7 @@ async def test_a_missing_pack_is_found_at_the_end(tmp_path: Path) -> None:
     cold, _ = cold_in(tmp_path / "cold")
     config = ColdConfig(backend="fs", flush_after_ms=1, pack_bytes=64 * 1024)
     async with running_node(tmp_path / "data", cold=cold, cold_config=config) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         await append_to(node, "a", bytes(100_000))
         header = node.group.state.header
 

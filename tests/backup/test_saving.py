@@ -226,7 +226,7 @@ def test_only_an_administrator_may_save(tmp_path: Path) -> None:
 
 async def test_objects_come_in_order_and_the_last_one_again(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         begun = await node.saver.begin()
         with pytest.raises(BackupInProgress):
             await node.saver.begin()
@@ -255,7 +255,7 @@ async def test_a_backup_that_nobody_asks_about_ends(
     assert IDLE_S >= 60
     monkeypatch.setattr("streamd.backup.saving.IDLE_S", 0.1)
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         await node.saver.begin()
         with trio.fail_after(20):
             while True:

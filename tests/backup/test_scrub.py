@@ -47,7 +47,7 @@ def place(tmp_path: Path) -> tuple[AsyncObjectStore, FlakyStore]:
 async def filled(node: Node, streams: int = 3) -> None:
     """Put some packs, segments and a checkpoint into the store."""
     for number in range(streams):
-        await node.group.propose(create(f"s{number}"))
+        await node.group.writes.propose(create(f"s{number}"))
         await append_to(node, f"s{number}", bytes([number]) * 70_000)
         node.flusher.ask()
         await a_round(node, "flush")
@@ -263,7 +263,7 @@ async def test_objects_removed_meanwhile_raise_no_alarm(
         await filled(node)
         packs = set(files(tmp_path, "pack"))
         for number in range(3):
-            await node.group.propose(Delete(key(f"s{number}")))
+            await node.group.writes.propose(Delete(key(f"s{number}")))
         while packs & set(files(tmp_path, "pack")):
             await append_to(node, "s", b"x")
             await archived(node)
@@ -295,5 +295,5 @@ async def test_a_deposed_leaders_scrub_report_is_refused(
 ) -> None:
     cold, _ = place
     async with running_node(tmp_path / "data", cold=cold, cold_config=CONFIG) as node:
-        await node.group.propose(Scrubbed(node.group.term - 1, Scrub(missing_count=7)))
+        await node.group.writes.propose(Scrubbed(node.group.view.term - 1, Scrub(missing_count=7)))
         assert node.scrubber.scrub == Scrub()

@@ -60,11 +60,11 @@ async def refused(node: Node, *names: str) -> None:
 async def a_life(directory: Path, place: Path, cold: AsyncObjectStore) -> Path:
     """A node's data and archive; returns a copy of the data from the middle of its life."""
     async with running_node(directory, cold=cold, cold_config=FLUSHED) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         for number in range(3):
             await append_to(node, "a", bytes([number]) * 50_000)
             await flushed(node)
-        await node.group.flush()
+        await node.group.storage.flush()
         copy = copy_in_use(directory, directory.with_name("copy"))
         for number in range(3, 9):
             await append_to(node, "a", bytes([number]) * 50_000)
@@ -157,9 +157,9 @@ async def test_a_copy_running_beside_the_node_is_stopped_while_both_lead(
     monkeypatch.setattr(history, "_GOOD_FOR_S", 0.1)
     cold, _ = place
     async with running_node(tmp_path / "data", cold=cold, cold_config=FLUSHED) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         await flushed(node)
-        await node.group.flush()
+        await node.group.storage.flush()
     shutil.copytree(tmp_path / "data", tmp_path / "copy")
     async with (
         running_node(tmp_path / "data", cold=cold, cold_config=FLUSHED) as node,
@@ -179,7 +179,7 @@ async def test_a_segment_put_but_not_committed_before_a_crash_is_not_another_his
 ) -> None:
     cold, _ = place
     async with running_node(tmp_path / "data", cold=cold) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         await archived(node)
         before = node.group.state.header.archived
         await append_to(node, "a", b"x")
@@ -207,19 +207,19 @@ def test_a_cluster_whose_majority_was_set_back_leaves_the_store_alone(
 ) -> None:
     async def write(machine: Machine, count: int) -> None:
         for number in range(count):
-            await machine.node.group.propose(append("a", b"%d." % number))
+            await machine.node.group.writes.propose(append("a", b"%d." % number))
         archived = machine.node.group.state.header
-        index = machine.node.group.applied_index
+        index = machine.node.group.view.applied_index
         with trio.fail_after(60):
             while archived.archived.index < index - 1:  # noqa: ASYNC110
                 await trio.sleep(0.1)
 
     async def scenario(machines: Machines) -> None:
         leader, *others = await all_ready(machines)
-        await leader.node.group.propose(create("a"))
+        await leader.node.group.writes.propose(create("a"))
         await write(leader, 10)
         for machine in others:
-            await machine.node.group.flush()
+            await machine.node.group.storage.flush()
             copy_in_use(machine.path, tmp_path / f"copy{machine.node_id}")
         await write(leader, 40)
         for machine in machines.all:
@@ -233,7 +233,7 @@ def test_a_cluster_whose_majority_was_set_back_leaves_the_store_alone(
         with trio.fail_after(60):
             while "was set back" not in str(task(set_back.node, "garbage").error):  # noqa: ASYNC110
                 await trio.sleep(0.1)
-        await set_back.node.group.propose(append("a", b"meanwhile"))
+        await set_back.node.group.writes.propose(append("a", b"meanwhile"))
         await trio.sleep(60)
         assert files_in(tmp_path / "cold") == before
 

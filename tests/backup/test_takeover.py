@@ -53,10 +53,10 @@ async def old_cluster(tmp_path: Path, cold: AsyncObjectStore) -> tuple[Path, str
     """A node's data from the middle of its life, and the cluster's id; the node itself returns
     later."""
     async with running_node(tmp_path / "data", cold=cold, cold_config=HASTY) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         await append_to(node, "a", CONTENT)
         await flushed(node)
-        await node.group.flush()
+        await node.group.storage.flush()
         survivor = copy_in_use(tmp_path / "data", tmp_path / "survivor")
         return survivor, node.stores.data_dir.identity.cluster_id
 
@@ -72,7 +72,7 @@ async def recover(tmp_path: Path, survivor: Path, *, cold: Path | None) -> Ran:
 async def comes_back(tmp_path: Path, cold: AsyncObjectStore) -> None:
     """The old cluster's node, which deletes everything that it had if it is allowed to."""
     async with running_node(tmp_path / "data", cold=cold, cold_config=HASTY) as node:
-        await node.group.propose(Delete(key("a")))
+        await node.group.writes.propose(Delete(key("a")))
         for name in ("flush", "archive", "snapshot", "merge", "garbage"):
             await wait_until(lambda: task(node, name).error is not None)  # noqa: B023
             assert "restored or recovered from this one" in str(task(node, name).error)
@@ -146,10 +146,10 @@ async def test_each_deletion_follows_a_check_of_the_fence_and_the_archives_end(
     cold = AsyncObjectStore(store, run_blocking=in_thread, random=Random(1), max_requests=1)
     async with running_node(tmp_path / "data", cold=cold, cold_config=HASTY) as node:
         for number in range(12):
-            await node.group.propose(create("a"))
+            await node.group.writes.propose(create("a"))
             await append_to(node, "a", CONTENT)
             await flushed(node)
-            await node.group.propose(Delete(key("a")))
+            await node.group.writes.propose(Delete(key("a")))
             (
                 tmp_path / "cold" / PACK.format(node.stores.data_dir.identity.cluster_id, number)
             ).touch()
@@ -158,7 +158,7 @@ async def test_each_deletion_follows_a_check_of_the_fence_and_the_archives_end(
         await a_round(node, "garbage")
         await wait_until(lambda: node.cold_gc.total.deleted_packs > 0)
         assert node.cold_gc.total.deleted_orphans == 12
-        await node.group.propose(create("b"))
+        await node.group.writes.propose(create("b"))
         with trio.fail_after(60):
             while not {call.removeprefix("delete ") for call in store.told} >= _DELETED:
                 # A checkpoint is removed once a later one is old enough, which needs entries in

@@ -80,12 +80,12 @@ async def have(machine: Machine, command: AdminCommand) -> dict[str, Any]:
 
 
 def configuration(machine: Machine) -> Configuration:
-    return machine.node.group.configuration
+    return machine.node.group.view.configuration
 
 
 async def hand_over(leader: Machine, to: Machine) -> None:
     """Transfer leadership without an admin command, which would wait for its turn."""
-    leader.node.group.transfer(to.node_id)
+    leader.node.group.view.transfer(to.node_id)
     await wait_until(lambda: to.leads and to.is_ready)
 
 
@@ -103,7 +103,7 @@ def test_a_command_queued_before_a_transfer_is_carried_out_by_the_new_leader(pla
         leader, second, _ = await all_ready(machines)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(have, leader, Transfer(second.node_id))
-            while not leader.node.group.transferring:
+            while not leader.node.group.view.transferring:
                 await trio.lowlevel.checkpoint()
             answer = await have(leader, Transfer())
         assert answer["leader_id"] not in (None, second.node_id)
@@ -202,7 +202,7 @@ def test_no_operator_hears_success_of_a_change_that_a_new_leader_undid(play: Pla
             successor = second if second.leads else third
             assert fourth.node_id in configuration(leader).learners
             for number in range(5):
-                await successor.node.group.propose(create(str(number)))
+                await successor.node.group.writes.propose(create(str(number)))
             machines.heal()
         assert fourth.node_id not in configuration(leader).members()
         assert ended
@@ -302,12 +302,12 @@ def test_a_leader_that_stops_hands_over_without_an_election_timeout(play: Play) 
     async def scenario(machines: Machines) -> None:
         for _ in range(5):
             leader, *others = await all_ready(machines)
-            began, term = trio.current_time(), leader.node.group.term
+            began, term = trio.current_time(), leader.node.group.view.term
             await leader.node.hand_over()
             assert trio.current_time() - began < 0.1
             [successor] = [other for other in others if other.leads]
-            assert successor.node.group.term == term + 1
-            assert leader.node.group.leader_id == successor.node_id
+            assert successor.node.group.view.term == term + 1
+            assert leader.node.group.view.leader_id == successor.node_id
 
     play(scenario)
 

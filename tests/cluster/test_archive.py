@@ -45,12 +45,12 @@ def back(store: FlakyStore) -> None:
 
 async def write(machine: Machine, count: int) -> None:
     for number in range(count):
-        await machine.node.group.propose(append("a", b"%d." % number))
+        await machine.node.group.writes.propose(append("a", b"%d." % number))
 
 
 async def archived(machine: Machine) -> None:
     """Everything applied now is archived, except for entries that only record archiving."""
-    index = machine.node.group.applied_index
+    index = machine.node.group.view.applied_index
     state = machine.node.group.state
     await wait_until(lambda: state.header.archived.index >= index - 1)
 
@@ -83,13 +83,13 @@ def check(tmp_path: Path, data_dir: Path) -> None:
 async def begin(machines: Machines) -> Machine:
     """Wait until all nodes are up, and create a stream. Returns the leader."""
     leader, *_ = await all_ready(machines)
-    await leader.node.group.propose(create("a"))
+    await leader.node.group.writes.propose(create("a"))
     return leader
 
 
 async def copy(machine: Machine, to: Path) -> None:
     """What a node has on its disk, with everything that it has applied."""
-    await machine.node.group.flush()
+    await machine.node.group.storage.flush()
     copy_in_use(machine.path, to)
 
 
@@ -126,9 +126,9 @@ def test_other_members_archive_for_a_leader_whose_log_begins_too_late(
         away(store)
         await write(leader, 30)
         # The leader lacks the entries that the archive needs next, but another member has them.
-        await leader.node.group.flush()
+        await leader.node.group.storage.flush()
         leader.node.group.retention.archived_index = None
-        await leader.node.group.compact()
+        await leader.node.group.storage.compact()
         machines.start(lagging)
         await wait_until(lambda: bool(lagging.calls[install.__name__]))
         await wait_until(lambda: lagging.is_ready)
@@ -160,13 +160,13 @@ def test_a_leader_that_lost_the_chain_of_its_log_continues_the_archives_chain(
         await write(leader, 10)
         await archived(leader)
         other = next(machine for machine in machines.all if machine is not leader)
-        await other.node.group.flush()
+        await other.node.group.storage.flush()
         await other.kill()
         # Its old log is lost: the new one begins after the state, with a chain of its own.
         shutil.rmtree(other.path / "log")
         machines.start(other)
         await write(leader, 10)
-        await wait_until(lambda: other.is_ready and other.node.group.may_vote)
+        await wait_until(lambda: other.is_ready and other.node.group.view.may_vote)
         await hand_over(machines, other)
         await write(other, 10)
         await archived(other)

@@ -59,17 +59,17 @@ def of_the_first_release(leader: Machine) -> None:
 def test_a_follower_has_the_leader_do_the_work(play: Callable[[Scenario], None]) -> None:
     async def scenario(machines: Machines) -> None:
         leader, *followers = await all_ready(machines)
-        await leader.node.group.propose(create("a"))
-        await leader.node.group.propose(append("a", b"hot"))
+        await leader.node.group.writes.propose(create("a"))
+        await leader.node.group.writes.propose(append("a", b"hot"))
         assert leader.node.group.state.header.hot_bytes == 3
         status, order = await ask(followers[0], "POST", "/cluster/cold/flush")
-        assert (status, order["term"], order["hot_bytes"]) == (202, leader.node.group.term, 3)
+        assert (status, order["term"], order["hot_bytes"]) == (202, leader.node.group.view.term, 3)
         await wait_until(lambda: leader.node.flusher.passes >= order["pass"])
         assert leader.node.group.state.header.hot_bytes == 0
         for machine in machines.all:
             for work in COLD_WORK:
                 status, order = await ask(machine, "POST", f"/cluster/cold/{work}")
-                assert (status, order["term"]) == (202, leader.node.group.term)
+                assert (status, order["term"]) == (202, leader.node.group.view.term)
 
     play(scenario)
 

@@ -31,9 +31,9 @@ async def refused_at_once(machine: Machine) -> NotAMember:
     """Why the node refuses writes, reads and changes of the members, without a wait."""
     began = trio.current_time()
     with pytest.raises(NotAMember) as of_write:
-        await machine.node.group.propose(create("a"))
+        await machine.node.group.writes.propose(create("a"))
     with pytest.raises(NotAMember) as of_read:
-        await machine.node.group.catch_up()
+        await machine.node.group.reads.catch_up()
     with pytest.raises(NotAMember) as of_command:
         await have(machine, Transfer())
     assert trio.current_time() == began
@@ -51,7 +51,7 @@ def test_a_removed_node_names_the_members(play: Play) -> None:
         leader, _, third = await all_ready(machines)
         assert {membership(machine) for machine in machines.all} == {"member"}
         await have(leader, Remove(third.node_id))
-        await wait_until(lambda: not third.node.group.leader_id)
+        await wait_until(lambda: not third.node.group.view.leader_id)
         told = await refused_at_once(third)
         assert told.code == "NODE_REMOVED"
         members = sorted({1, 2, 3} - {third.node_id})
@@ -77,7 +77,7 @@ def test_a_node_that_waits_to_be_added_says_with_which_command(play: Play) -> No
         assert membership(fourth) == "waiting"
         await have(leader, Add(address_of(4)))
         await wait_until(lambda: fourth.is_ready)
-        await fourth.node.group.propose(create("a"))
+        await fourth.node.group.writes.propose(create("a"))
         assert membership(fourth) == "member"
 
     play(scenario)
@@ -104,10 +104,10 @@ def test_a_member_without_a_leader_still_waits_for_one(play: Play) -> None:
         leader, second, third = await all_ready(machines)
         await leader.kill()
         await third.kill()
-        await wait_until(lambda: not second.node.group.leader_id)
+        await wait_until(lambda: not second.node.group.view.leader_id)
         assert membership(second) == "member"
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(second.node.group.propose, create("a"))
+            nursery.start_soon(second.node.group.writes.propose, create("a"))
             await trio.sleep(1)
             machines.start(third)
 

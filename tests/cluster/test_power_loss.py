@@ -57,18 +57,18 @@ def test_writes_torn_on_all_nodes_at_once_cost_no_node_its_vote(seed: int, play:
     async def scenario(machines: Machines) -> None:
         random = Random(seed)
         leader, *_ = await all_ready(machines)
-        await leader.node.group.propose(create("a"))
+        await leader.node.group.writes.propose(create("a"))
         for number in range(9):
-            await leader.node.group.propose(append("a", b"<%d>" % number))
+            await leader.node.group.writes.propose(append("a", b"<%d>" % number))
         for machine in machines.all:
             await machine.kill()
             tear(machine, random)
         for machine in machines.all:
             machines.start(machine)
         leader, *_ = await all_ready(machines)
-        assert [machine.node.group.may_vote for machine in machines.all] == [True] * 3
+        assert [machine.node.group.view.may_vote for machine in machines.all] == [True] * 3
         assert [machine.node.stores.log.lost_below for machine in machines.all] == [None] * 3
-        await leader.node.group.propose(append("a", b"<9>"))
+        await leader.node.group.writes.propose(append("a", b"<9>"))
         everything = b"".join(b"<%d>" % number for number in range(10))
         assert await read_all(leader.node, "a") == everything
 
@@ -86,8 +86,8 @@ def damage_state(path: Path) -> None:
 def test_a_member_rebuilds_a_damaged_state_from_its_log(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, damaged, _ = await all_ready(machines)
-        await leader.node.group.propose(create("a"))
-        await leader.node.group.propose(append("a", b"content"))
+        await leader.node.group.writes.propose(create("a"))
+        await leader.node.group.writes.propose(append("a", b"content"))
         await damaged.kill()
         damage_state(damaged.path)
         machines.start(damaged)
@@ -104,10 +104,10 @@ def test_a_member_with_a_damaged_state_and_a_compacted_log_gets_a_raft_snapshot(
 
     async def scenario(machines: Machines) -> None:
         leader, damaged, other = await all_ready(machines)
-        await leader.node.group.propose(create("a"))
-        await leader.node.group.propose(append("a", b"content"))
+        await leader.node.group.writes.propose(create("a"))
+        await leader.node.group.writes.propose(append("a", b"content"))
         for machine in machines.all:
-            await machine.node.group.compact()
+            await machine.node.group.storage.compact()
         reached = damaged.node.stores.log.last_index
         await damaged.kill()
         damage_state(damaged.path)
@@ -115,14 +115,14 @@ def test_a_member_with_a_damaged_state_and_a_compacted_log_gets_a_raft_snapshot(
             await machine.kill()
         machines.start(damaged)
         await wait_until(lambda: damaged.running is not None)
-        assert not damaged.node.group.may_vote
+        assert not damaged.node.group.view.may_vote
         lost = damaged.node.stores.log.lost_below
         assert lost is not None
         assert lost.index >= reached
 
         machines.start(leader)
         machines.start(other)
-        await wait_until(lambda: damaged.is_ready and damaged.node.group.may_vote)
+        await wait_until(lambda: damaged.is_ready and damaged.node.group.view.may_vote)
         assert await read_all(damaged.node, "a") == b"content"
         assert (damaged.path / "log.damaged").is_dir()
 
@@ -131,7 +131,7 @@ def test_a_member_with_a_damaged_state_and_a_compacted_log_gets_a_raft_snapshot(
 
 async def test_a_single_node_rebuilds_a_damaged_state_from_its_log(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         await append_to(node, "a", b"content")
     damage_state(tmp_path)
     for _ in range(2):
@@ -143,9 +143,9 @@ async def test_a_single_node_refuses_a_damaged_state_once_its_log_was_compacted(
     tmp_path: Path,
 ) -> None:
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         await append_to(node, "a", b"content")
-        await node.group.compact()
+        await node.group.storage.compact()
     damage_state(tmp_path)
     for _ in range(2):
         with pytest.raises(StorageError, match=r"state.*Restore the data directory"):

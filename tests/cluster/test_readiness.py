@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from streamd.http.ops import create_ops_app
+from streamd.node.leader_operations import LeaderOperations
 from tests.sim.network import Port, address_of
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, all_ready, play, wait_until
@@ -18,7 +19,7 @@ from tests.support.machines import Machine, Machines, all_ready, play, wait_unti
 
 async def readiness(machine: Machine) -> dict[str, int]:
     """The status of each probe."""
-    app = create_ops_app(machine.metrics, machine.node, Random(1))
+    app = create_ops_app(machine.metrics, machine.node, LeaderOperations(machine.node), Random(1))
     found = {}
     for probe in ("local", "cluster"):
         response = await app.test_client().get(f"/readyz/{probe}")
@@ -45,7 +46,9 @@ def test_a_follower_that_cannot_dial_its_leader_is_not_ready(
         await third.kill()
         refused.add((third.node_id, address_of(leader.node_id)))
         machines.start(third)
-        await wait_until(lambda: third.is_ready and third.node.group.leader_id == leader.node_id)
+        await wait_until(
+            lambda: third.is_ready and third.node.group.view.leader_id == leader.node_id
+        )
         assert leader.node.cluster is not None
         assert leader.node.cluster.connections()[third.node_id].connected
         assert await readiness(third) == {"local": 503, "cluster": 503}

@@ -52,8 +52,8 @@ async def test_a_survivor_serves_the_entries_of_its_log(survivor: Path) -> None:
     assert (report.last_index, report.last_term) == (3, 7)
     async with running_node(survivor) as node:
         assert await read_all(node, "a") == b"kept"
-        assert node.group.configuration.voters == (1,)
-        assert node.group.configuration.addresses == ((1, "127.0.0.1:4438", "127.0.0.1:4437"),)
+        assert node.group.view.configuration.voters == (1,)
+        assert node.group.view.configuration.addresses == ((1, "127.0.0.1:4438", "127.0.0.1:4437"),)
 
 
 def test_the_recovered_cluster_has_a_new_id(survivor: Path) -> None:
@@ -188,7 +188,7 @@ async def test_tags_of_lost_entries_match_nothing_after_a_recovery(
             stream = node.group.state.streams.get(key("a"))
             assert stream is not None
             lost = IfMatch((stream.version(),))
-            refused = await node.group.propose(replace(append("a", b"x"), if_match=lost))
+            refused = await node.group.writes.propose(replace(append("a", b"x"), if_match=lost))
             assert refused.result is Result.PRECONDITION_FAILED
         # A node that gets only the log, as an added one does, has the same tags.
         shutil.copytree(survivor, tmp_path / name)

@@ -40,23 +40,23 @@ async def let_one_lag(machines: Machines) -> tuple[Machine, Machine]:
     lagging = next(machine for machine in machines.all if machine is not leader)
     await wait_until(lambda: all(machine.is_ready for machine in machines.all))
     await lagging.kill()
-    await leader.node.group.propose(create("a"))
+    await leader.node.group.writes.propose(create("a"))
     for number in range(_RECORDS):
-        await leader.node.group.propose(append("a", b"%0500d" % number))
+        await leader.node.group.writes.propose(append("a", b"%0500d" % number))
     for machine in machines.all:
         if machine is not lagging:
-            await machine.node.group.compact()
+            await machine.node.group.storage.compact()
     return leader, lagging
 
 
 def flow(leader: Machine, follower: Machine) -> str:
-    return leader.node.group.peers()[follower.node_id].state
+    return leader.node.group.view.peers()[follower.node_id].state
 
 
 def has_caught_up(follower: Machine, leader: Machine) -> bool:
     if follower.running is None:
         return False
-    return follower.node.group.applied_index == leader.node.group.commit_index
+    return follower.node.group.view.applied_index == leader.node.group.view.commit_index
 
 
 def incoming(machine: Machine) -> Path:
@@ -99,7 +99,7 @@ def test_a_transfer_is_slow_during_writes_and_fast_without_them(play: Play) -> N
 
         async def write_on() -> None:
             for number in count():
-                await leader.node.group.propose(append("a", b"%d" % number))
+                await leader.node.group.writes.propose(append("a", b"%d" % number))
 
         async with trio.open_nursery() as nursery:
             for _ in range(writers):
@@ -206,7 +206,7 @@ def test_a_deposed_leader_stops_sending_and_its_successor_starts_over(play: Play
         third = next(m for m in machines.all if m not in (leader, lagging))
         machines.start(lagging)
         await after_pieces(lagging, 2).wait()
-        leader.node.group.transfer(third.node_id)
+        leader.node.group.view.transfer(third.node_id)
         await wait_until(lambda: third.leads)
         await wait_until(lambda: has_caught_up(lagging, third))
         assert leader.calls["close"] == 1
@@ -255,8 +255,8 @@ def test_a_follower_does_other_work_during_a_long_installation(play: Play) -> No
             if machine is not lagging:
                 await machine.kill()
         await trio.sleep(2 * shipping.KEPT_S)
-        assert lagging.node.group.is_installing
-        await wait_until(lambda: not lagging.node.group.is_installing, 2 * shipping.KEPT_S)
+        assert lagging.node.group.storage.is_installing
+        await wait_until(lambda: not lagging.node.group.storage.is_installing, 2 * shipping.KEPT_S)
         assert b"%0500d" % (_RECORDS - 1) in await content(lagging)
 
     play(scenario)
@@ -292,9 +292,9 @@ def test_the_log_is_kept_for_a_follower_whose_raft_snapshot_takes_long(
         lagging.disk_s = 0.5
         machines.start(lagging)
         await after_pieces(lagging, 1).wait()
-        began_at = leader.node.group.first_index
+        began_at = leader.node.group.view.first_index
         while not lagging.calls["install"]:
-            await leader.node.group.propose(append("a", bytes(400)))
+            await leader.node.group.writes.propose(append("a", bytes(400)))
             await trio.sleep(0.1)
         lagging.disk_s = 0.001
         await wait_until(lambda: has_caught_up(lagging, leader))
@@ -302,8 +302,8 @@ def test_the_log_is_kept_for_a_follower_whose_raft_snapshot_takes_long(
         assert await content(lagging) == await content(leader)
         # Entries that nobody needs are compacted as before.
         for _ in range(60):
-            await leader.node.group.propose(append("a", bytes(400)))
-        await wait_until(lambda: leader.node.group.first_index > began_at)
+            await leader.node.group.writes.propose(append("a", bytes(400)))
+        await wait_until(lambda: leader.node.group.view.first_index > began_at)
 
     play(scenario)
 
@@ -311,10 +311,10 @@ def test_the_log_is_kept_for_a_follower_whose_raft_snapshot_takes_long(
 def test_limits_and_what_buckets_count_arrive_with_a_raft_snapshot(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await machines.leader()
-        await leader.node.group.propose(create("older"))
-        await leader.node.group.propose(append("older", b"older"))
+        await leader.node.group.writes.propose(create("older"))
+        await leader.node.group.writes.propose(append("older", b"older"))
         quota = Limits(max_bytes=5 + 500 * _RECORDS)
-        await leader.node.group.propose(SetLimits("bucket", "*", quota))
+        await leader.node.group.writes.propose(SetLimits("bucket", "*", quota))
         leader, lagging = await let_one_lag(machines)
         machines.start(lagging)
         await wait_until(lambda: has_caught_up(lagging, leader))
@@ -326,7 +326,7 @@ def test_limits_and_what_buckets_count_arrive_with_a_raft_snapshot(play: Play) -
         bucket = state.buckets.get(b"bucket")
         assert bucket is not None
         assert (bucket.size, bucket.counted) == (quota.max_bytes, 2)
-        refused = await leader.node.group.propose(append("a", b"x"))
+        refused = await leader.node.group.writes.propose(append("a", b"x"))
         assert refused.result is Result.BUCKET_FULL
         await wait_until(lambda: has_caught_up(lagging, leader))
         assert state.limits.refusals == {"bucket-full": 1}
@@ -339,7 +339,7 @@ def test_a_node_of_a_release_without_quotas_gets_no_state_of_a_cluster_with_them
 ) -> None:
     async def scenario(machines: Machines) -> None:
         quota = SetLimits("bucket", "*", Limits(max_streams=9))
-        await (await machines.leader()).node.group.propose(quota)
+        await (await machines.leader()).node.group.writes.propose(quota)
         leader, lagging = await let_one_lag(machines)
         refused = 0
         check = shipping.SnapshotSender._check_understands

@@ -22,8 +22,8 @@ QUOTA = SetLimits("bucket", "another", Limits(max_bytes=1))
 
 async def fill(node: Node, streams: int) -> None:
     for number in range(streams):
-        await node.group.propose(create(f"s{number}"))
-        await node.group.propose(append(f"s{number}", b"12"))
+        await node.group.writes.propose(create(f"s{number}"))
+        await node.group.writes.propose(append(f"s{number}", b"12"))
 
 
 def counted(node: Node) -> tuple[int, int]:
@@ -41,9 +41,9 @@ async def test_all_streams_from_before_the_first_quota_are_counted(tmp_path: Pat
     async with running_node(tmp_path) as node:
         await fill(node, 50)
         assert counted(node) == (0, 0)
-        await node.group.propose(QUOTA)
+        await node.group.writes.propose(QUOTA)
         await wait_until(lambda: counted(node) == (50, 100))
-        await node.group.propose(create("new"))
+        await node.group.writes.propose(create("new"))
         assert counted(node) == (51, 100)
 
 
@@ -57,8 +57,8 @@ async def test_a_restarted_node_counts_what_is_not_counted_yet(
         broken.setattr(counting.Counting, "step", no_leader)
         async with running_node(tmp_path) as node:
             await fill(node, 20)
-            await node.group.propose(QUOTA)
-            await node.group.propose(create("new"))
+            await node.group.writes.propose(QUOTA)
+            await node.group.writes.propose(create("new"))
             assert counted(node) == (1, 0)
     async with running_node(tmp_path) as node:
         await wait_until(lambda: counted(node) == (21, 40))
@@ -72,7 +72,7 @@ async def test_the_passes_end_though_a_stream_cannot_be_named(
     async with running_node(tmp_path) as node:
         await fill(node, 10)
         monkeypatch.setattr(keys, "is_stream_key", lambda of: of != key("s3") and is_stream_key(of))
-        await node.group.propose(QUOTA)
+        await node.group.writes.propose(QUOTA)
         passes = counting.Counting(node.group, node.stores.state, in_thread)
         with trio.fail_after(60):
             while await passes.step():

@@ -25,7 +25,9 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def write(node: Node, name: str, seq: int = 0) -> Result:
     stamp = ProducerStamp(name, 0, seq)
-    return (await node.group.propose(Append(key("s"), TEXT, b"x", [1], producer=stamp))).result
+    return (
+        await node.group.writes.propose(Append(key("s"), TEXT, b"x", [1], producer=stamp))
+    ).result
 
 
 def count(node: Node) -> int:
@@ -37,14 +39,14 @@ def count(node: Node) -> int:
 async def test_the_idlest_producers_end_when_new_ones_come(tmp_path: Path) -> None:
     clock = Clock()
     async with running_node(tmp_path, clock=clock) as node:
-        await node.group.propose(create("s"))
+        await node.group.writes.propose(create("s"))
         for number in range(20):
             clock.now_ms += 1
             assert await write(node, f"p{number}") is Result.APPENDED
         assert await write(node, "new") is Result.TOO_MANY_PRODUCERS
         clock.now_ms += producers.MIN_IDLE_MS
         assert await write(node, "p0", 1) is Result.APPENDED
-        await node.group.stored()
+        await node.group.reads.stored()
         assert await write(node, "new") is Result.TOO_MANY_PRODUCERS
         await wait_until(lambda: count(node) == 15)
         assert await write(node, "new") is Result.APPENDED
@@ -57,20 +59,20 @@ async def test_the_idlest_producers_end_when_new_ones_come(tmp_path: Path) -> No
 async def test_a_stream_whose_producers_are_busy_is_left_alone(tmp_path: Path) -> None:
     clock = Clock()
     async with running_node(tmp_path, clock=clock) as node:
-        await node.group.propose(create("s"))
+        await node.group.writes.propose(create("s"))
         for number in range(20):
             await write(node, f"p{number}")
-        await node.group.stored()
+        await node.group.reads.stored()
         await wait_until(lambda: not node.group.state.crowded)
-        proposed = node.group.last_index
+        proposed = node.group.view.last_index
         assert await write(node, "new") is Result.TOO_MANY_PRODUCERS
         await wait_until(lambda: not node.group.state.crowded)
-        assert node.group.last_index == proposed + 1
+        assert node.group.view.last_index == proposed + 1
         assert count(node) == 20
 
 
 async def test_a_single_node_counts_from_its_first_append(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("s"))
+        await node.group.writes.propose(create("s"))
         await write(node, "p")
         assert count(node) == 1

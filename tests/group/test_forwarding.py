@@ -36,9 +36,9 @@ def _play(tmp_path: Path) -> Play:
 async def begin(machines: Machines) -> tuple[Machine, Machine, Machine]:
     """The leader and the two others, all ready, with a stream that has a sliding window."""
     leader, second, third = await all_ready(machines)
-    await leader.node.group.propose(create("a", ttl_ms=_TTL_MS))
-    created = leader.node.group.commit_index
-    await wait_until(lambda: all(m.node.group.applied_index >= created for m in machines.all))
+    await leader.node.group.writes.propose(create("a", ttl_ms=_TTL_MS))
+    created = leader.node.group.view.commit_index
+    await wait_until(lambda: all(m.node.group.view.applied_index >= created for m in machines.all))
     return leader, second, third
 
 
@@ -47,8 +47,8 @@ async def read(machine: Machine) -> int:
     group = machine.node.group
     stream = await machine.node.reads.stream(key("a"))
     assert stream is not None
-    group.touch(key("a"), stream.stream_id)
-    return group.touched_ms(key("a"), stream.stream_id)
+    group.writes.touches.note(key("a"), stream.stream_id)
+    return group.writes.touches.latest_ms(key("a"), stream.stream_id)
 
 
 async def renewed(machine: Machine, read_ms: int) -> None:
@@ -77,9 +77,9 @@ def test_a_read_renews_a_window_though_the_leader_is_handing_over(play: Play) ->
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await begin(machines)
         await second.kill()
-        leader.node.group.transfer(second.node_id)
+        leader.node.group.view.transfer(second.node_id)
         read_ms = await read(leader)
-        await wait_until(lambda: not leader.node.group.transferring)
+        await wait_until(lambda: not leader.node.group.view.transferring)
         assert leader.leads
         await renewed(leader, read_ms)
 
@@ -92,8 +92,10 @@ def test_a_read_renews_a_window_though_the_nodes_clock_is_an_hour_ahead(play: Pl
     async def scenario(machines: Machines) -> None:
         leader, second, third = await all_ready(machines)
         second.ahead_ms = 3_600_000
-        await leader.node.group.propose(create("a", ttl_ms=60_000))
-        await wait_until(lambda: second.node.group.applied_index == leader.node.group.applied_index)
+        await leader.node.group.writes.propose(create("a", ttl_ms=60_000))
+        await wait_until(
+            lambda: second.node.group.view.applied_index == leader.node.group.view.applied_index
+        )
         for _ in range(30):
             await read(second)
             await trio.sleep(5)
@@ -114,9 +116,9 @@ def test_an_answer_that_cannot_be_decoded_leaves_the_outcome_unknown(play: Play)
 
         leader.node.group.admission.propose_package = as_another_release  # type: ignore[method-assign]
         with pytest.raises(OutcomeUnknown):
-            await second.node.group.propose(append("a", b"x"))
+            await second.node.group.writes.propose(append("a", b"x"))
         del leader.node.group.admission.propose_package
-        await second.node.group.propose(append("a", b"y"))
+        await second.node.group.writes.propose(append("a", b"y"))
 
     play(scenario)
 

@@ -47,10 +47,10 @@ async def _append_together(node: Node, name: str, count: int, size: int = 20) ->
 
 async def test_appends_that_wait_together_share_log_entries(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
-        before = node.group.last_index
+        await node.group.writes.propose(create("a"))
+        before = node.group.view.last_index
         await _append_together(node, "a", 500)
-        assert node.group.last_index - before <= 3
+        assert node.group.view.last_index - before <= 3
         content = await read_all(node, "a")
     assert len(content) == 500 * 20
     assert {int(content[i : i + 20]) for i in range(0, len(content), 20)} == set(range(500))
@@ -62,16 +62,16 @@ async def test_one_entry_holds_a_bounded_number_of_commands_and_bytes(
     monkeypatch.setattr(group, "MAX_BATCH_COMMANDS", 10)
     monkeypatch.setattr(group, "MAX_BATCH_BYTES", 1000)
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
-        before = node.group.last_index
+        await node.group.writes.propose(create("a"))
+        before = node.group.view.last_index
         await _append_together(node, "a", 40, size=20)
-        assert node.group.last_index - before >= 4
-        before = node.group.last_index
+        assert node.group.view.last_index - before >= 4
+        before = node.group.view.last_index
         await _append_together(node, "a", 10, size=400)
-        assert node.group.last_index - before >= 5
-        before = node.group.last_index
+        assert node.group.view.last_index - before >= 5
+        before = node.group.view.last_index
         await append_to(node, "a", b"x" * 5000)
-        assert node.group.last_index - before == 1, "a large one goes alone, but goes"
+        assert node.group.view.last_index - before == 1, "a large one goes alone, but goes"
 
 
 async def test_a_watcher_hears_of_commands_before_anyone_hears_of_their_outcomes(
@@ -88,8 +88,8 @@ async def test_a_watcher_hears_of_commands_before_anyone_hears_of_their_outcomes
         def tell(_: Settled) -> None:
             heard.append("told")
 
-        node.group.submit(create("a"), 0, tell)
-        node.group.submit(create("b"), 0, tell)
+        node.group.writes.submit(create("a"), 0, tell)
+        node.group.writes.submit(create("b"), 0, tell)
         await wait_until(lambda: "turned" in heard)
     assert heard[:4] == ["applied 2", "told", "told", "turned"]
 
@@ -127,7 +127,7 @@ async def test_many_wakes_before_a_turn_cause_one_turn(
     turns = Turns(monkeypatch, mock_clock)
     async with running_node(tmp_path) as node, turns.without_ticks():
         for _ in range(3):
-            node.group.snapshot_ended(2, None)
+            node.group.storage.snapshot_ended(2, None)
         assert turns.count == 0
         await trio.testing.wait_all_tasks_blocked()
         assert turns.count == 1
@@ -140,7 +140,7 @@ async def test_a_message_of_a_peer_is_acted_on_at_once_unless_a_turn_is_due(
     async with running_node(tmp_path) as node, turns.without_ticks():
         node.group.step([])
         assert turns.count == 1
-        node.group.snapshot_ended(2, None)
+        node.group.storage.snapshot_ended(2, None)
         node.group.step([])
         assert turns.count == 1
         await trio.testing.wait_all_tasks_blocked()
@@ -151,14 +151,14 @@ async def test_writes_gathered_in_a_block_are_one_entry_and_wait_for_no_pass_of_
     tmp_path: Path,
 ) -> None:
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
-        before = node.group.last_index
+        await node.group.writes.propose(create("a"))
+        before = node.group.view.last_index
         outcomes: list[Settled] = []
-        with node.group.gathering:
+        with node.group.writes.gathering:
             for _ in range(3):
-                node.group.submit(append("a", b"x"), 1, outcomes.append)
-            assert node.group.last_index == before
-        assert node.group.last_index == before + 1
+                node.group.writes.submit(append("a", b"x"), 1, outcomes.append)
+            assert node.group.view.last_index == before
+        assert node.group.view.last_index == before + 1
         await wait_until(lambda: len(outcomes) == 3)
         assert [one.unwrap().tail.record for one in outcomes] == [1, 2, 3]
 
@@ -167,7 +167,7 @@ async def test_a_write_to_rows_in_memory_reads_nothing_from_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         read: list[list[bytes]] = []
         monkeypatch.setattr(node.stores.state, "get_many", read.append)
         await append_to(node, "a", b"x")
@@ -179,7 +179,7 @@ async def test_a_read_waits_until_all_that_is_committed_is_applied(
 ) -> None:
     """As at a restart, which commits the whole log in the turn before it is applied."""
     async with running_node(tmp_path) as node, trio.open_nursery() as nursery:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         real, is_held = node.group._turn, False
 
         def turn(nursery: trio.Nursery) -> None:
@@ -190,12 +190,12 @@ async def test_a_read_waits_until_all_that_is_committed_is_applied(
 
         monkeypatch.setattr(node.group._loop, "_take", turn)
         nursery.start_soon(append_to, node, "a", b"x")
-        await wait_until(lambda: node.group.commit_index > node.group.applied_index)
-        committed, seen = node.group.commit_index, []
+        await wait_until(lambda: node.group.view.commit_index > node.group.view.applied_index)
+        committed, seen = node.group.view.commit_index, []
 
         async def read() -> None:
-            await node.group.catch_up()
-            seen.append(node.group.applied_index)
+            await node.group.reads.catch_up()
+            seen.append(node.group.view.applied_index)
 
         nursery.start_soon(read)
         await trio.testing.wait_all_tasks_blocked()
@@ -214,7 +214,7 @@ async def test_writes_beyond_the_queue_limit_are_refused_without_effect(
     refused = 0
 
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
 
         async def one() -> None:
             nonlocal refused
@@ -232,7 +232,7 @@ async def test_writes_beyond_the_queue_limit_are_refused_without_effect(
 
 async def test_a_cancelled_caller_does_not_disturb_others(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         for number in range(50):
             with trio.move_on_after(0):
                 await append_to(node, "a", b"<given up>")
@@ -247,7 +247,7 @@ async def test_a_cancelled_caller_does_not_disturb_others(tmp_path: Path) -> Non
 async def test_writers_are_answered_before_live_readers_hear(tmp_path: Path) -> None:
     witness = Witness()
     async with running_node(tmp_path, listener=witness) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         await append_to(node, "a", b"news")
         assert not witness.told
         await wait_until(lambda: len(witness.told) == 1)
@@ -259,7 +259,7 @@ async def test_changes_are_not_kept_without_a_listener(tmp_path: Path) -> None:
     witness = Witness()
     witness.present = False
     async with running_node(tmp_path, listener=witness) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         await append_to(node, "a", b"news")
         assert not node.group.machine.changes
         witness.present = True
@@ -275,7 +275,7 @@ async def test_changes_are_not_kept_without_a_listener(tmp_path: Path) -> None:
 async def test_log_time_never_goes_back_when_the_clock_does(tmp_path: Path) -> None:
     clock = Clock(5_000_000)
     async with running_node(tmp_path, clock=clock) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         clock.now_ms = 1_000_000
         await append_to(node, "a", b"x")
         stream = await node.reads.stream(key("a"))
@@ -287,9 +287,9 @@ async def test_log_time_never_goes_back_when_the_clock_does(tmp_path: Path) -> N
 async def test_an_expired_stream_is_removed_without_a_request(tmp_path: Path) -> None:
     clock = Clock()
     async with running_node(tmp_path, clock=clock) as node:
-        await node.group.propose(create("short", ttl_ms=10_000))
-        await node.group.propose(create("long", ttl_ms=1_000_000))
-        await node.group.flush()
+        await node.group.writes.propose(create("short", ttl_ms=10_000))
+        await node.group.writes.propose(create("long", ttl_ms=1_000_000))
+        await node.group.storage.flush()
         clock.now_ms += 10_000
         await wait_until(lambda: node.group.state.header.streams == 1)
         assert await node.reads.stream(key("short")) is None
@@ -304,8 +304,8 @@ async def test_streams_that_expire_together_are_all_removed_in_one_round(
     async with running_node(tmp_path, clock=clock) as node:
         async with trio.open_nursery() as nursery:
             for number in range(many):
-                nursery.start_soon(node.group.propose, create(f"s{number}", ttl_ms=10_000))
-        await node.group.flush()
+                nursery.start_soon(node.group.writes.propose, create(f"s{number}", ttl_ms=10_000))
+        await node.group.storage.flush()
         clock.now_ms += 10_000
         await wait_until(lambda: node.group.state.header.streams < many)
         monkeypatch.setattr(sweeping, "SWEEP_INTERVAL_S", 3600.0)
@@ -315,13 +315,13 @@ async def test_streams_that_expire_together_are_all_removed_in_one_round(
 async def test_a_read_renews_the_window_through_the_log(tmp_path: Path) -> None:
     clock = Clock()
     async with running_node(tmp_path, clock=clock) as node:
-        await node.group.propose(create("a", ttl_ms=10_000))
+        await node.group.writes.propose(create("a", ttl_ms=10_000))
         stream = await node.reads.stream(key("a"))
         assert stream is not None
         clock.now_ms += 8_000
-        node.group.touch(key("a"), stream.stream_id)
+        node.group.writes.touches.note(key("a"), stream.stream_id)
         read_at = clock.now_ms
-        assert node.group.touched_ms(key("a"), stream.stream_id) == read_at
+        assert node.group.writes.touches.latest_ms(key("a"), stream.stream_id) == read_at
         await wait_until(lambda: stream.touched_ms == read_at)
         clock.now_ms += 8_000
         assert (await append_to(node, "a", b"x")).result is Result.APPENDED
@@ -333,11 +333,11 @@ async def test_a_read_renews_the_window_through_the_log(tmp_path: Path) -> None:
 async def test_state_not_stored_before_a_crash_is_replayed_from_the_log(tmp_path: Path) -> None:
     live, image = tmp_path / "live", tmp_path / "image"
     async with running_node(live) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         await append_to(node, "a", b"stored,")
-        await node.group.flush()
+        await node.group.storage.flush()
         await append_to(node, "a", b"only in the log")
-        await node.group.propose(create("b"))
+        await node.group.writes.propose(create("b"))
         copy_in_use(live, image)
     async with running_node(image) as again:
         assert await read_all(again, "a") == b"stored,only in the log"
@@ -350,13 +350,13 @@ async def test_a_compacted_log_is_enough_to_restart_from(
     monkeypatch.setattr(state_flusher, "CHECKPOINT_BYTES", 10_000)
     monkeypatch.setattr(state_flusher, "FLUSH_INTERVAL_S", 0.01)
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         written = 0
         with trio.fail_after(20):
             while node.stores.log.first_index < 10:
                 await append_to(node, "a", b"x" * 1000)
                 written += 1000
-        assert node.stores.log.first_index <= node.group.applied_index
+        assert node.stores.log.first_index <= node.group.view.applied_index
     async with running_node(tmp_path) as again:
         assert len(await read_all(again, "a")) == written
         await append_to(again, "a", b"more")
@@ -365,7 +365,7 @@ async def test_a_compacted_log_is_enough_to_restart_from(
 
 async def test_one_read_spans_stored_and_unstored_records(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("s"))
+        await node.group.writes.propose(create("s"))
         await append_to(node, "s", b"one ")
     async with running_node(tmp_path) as node:
         await append_to(node, "s", b"two")
@@ -380,7 +380,7 @@ async def test_restarts_neither_repeat_nor_lose_commands(tmp_path: Path) -> None
     for number in range(5):
         async with running_node(tmp_path) as node:
             if number == 0:
-                await node.group.propose(create("a"))
+                await node.group.writes.propose(create("a"))
             assert await read_all(node, "a", max_bytes=7) == expected
             for part in (b"<%d>" % number, b"<%d again>" % number):
                 await append_to(node, "a", part)
@@ -392,11 +392,11 @@ async def test_a_read_ends_before_a_record_that_does_not_fit_in_any_chunk(
     max_bytes: int, tmp_path: Path
 ) -> None:
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         for chunk in range(3):
             for record in range(3):
                 await append_to(node, "a", b"<%d %d %s>" % (chunk, record, b"." * record))
-            await node.group.flush()
+            await node.group.storage.flush()
         from_memory = await read_all(node, "a", max_bytes)
     async with running_node(tmp_path) as again:
         assert await read_all(again, "a", max_bytes) == from_memory
@@ -405,15 +405,15 @@ async def test_a_read_ends_before_a_record_that_does_not_fit_in_any_chunk(
 
 async def test_the_rows_of_a_deleted_stream_are_reclaimed(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("gone"))
-        await node.group.propose(create("kept"))
+        await node.group.writes.propose(create("gone"))
+        await node.group.writes.propose(create("kept"))
         for _ in range(3):
             await append_to(node, "gone", b"x" * 1000)
             await append_to(node, "kept", b"y" * 1000)
-            await node.group.flush()
+            await node.group.storage.flush()
         gone = await node.reads.stream(key("gone"))
         assert gone is not None
-        await node.group.propose(Delete(key("gone")))
+        await node.group.writes.propose(Delete(key("gone")))
 
         def rows(stream_id: int) -> int:
             start, stop = keys.id_range(keys.CHUNK, stream_id)
@@ -429,7 +429,7 @@ async def test_commands_of_one_entry_see_each_other(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
 
         async def ask(command: object) -> None:
-            outcome = await node.group.propose(command)  # type: ignore[arg-type]
+            outcome = await node.group.writes.propose(command)  # type: ignore[arg-type]
             results.append(outcome.result)
 
         for command in (create("a"), append("a", b"1"), Delete(key("a")), append("a", b"2")):

@@ -79,7 +79,7 @@ async def test_a_row_read_before_a_state_flush_does_not_replace_the_stored_row(
 ) -> None:
     """The row is read; a newer one is stored and leaves memory; then the first read returns."""
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
     row = keys.STREAM + key("a")
     overtaken = False
 
@@ -93,7 +93,7 @@ async def test_a_row_read_before_a_state_flush_does_not_replace_the_stored_row(
             stream = msgspec.msgpack.decode(result[row], type=Stream)
             stream.closed = True
             node.stores.state.write([(row, msgspec.msgpack.encode(stream))])
-            await node.group.flush()
+            await node.group.storage.flush()
         return result
 
     async with running_node(tmp_path, open_log_thread=in_order(run_blocking)) as node:
@@ -125,14 +125,14 @@ def test_pinned_rows_stay_until_the_last_pin_is_released(tmp_path: Path) -> None
 
     async def run() -> None:
         async with running_node(tmp_path) as node:
-            await node.group.propose(create("gone"))
+            await node.group.writes.propose(create("gone"))
             await append_to(node, "gone", b"x" * 1000)
-            await node.group.flush()
+            await node.group.storage.flush()
             gone = await node.reads.stream(key("gone"))
             assert gone is not None
             held = node.group.pins.hold([gone.stream_id])
-            await node.group.propose(Delete(key("gone")))
-            await node.group.flush()
+            await node.group.writes.propose(Delete(key("gone")))
+            await node.group.storage.flush()
             await scenario(node, gone.stream_id, Pins())
             held.release()
 
@@ -154,16 +154,16 @@ async def test_the_log_is_not_compacted_under_a_raft_snapshot_in_transfer(
 ) -> None:
     monkeypatch.setattr(state_flusher, "CHECKPOINT_BYTES", 2_000)
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
-        index = node.group.applied_index
+        await node.group.writes.propose(create("a"))
+        index = node.group.view.applied_index
         with node.group.retention.keeping_after(index):
             for _ in range(10):
                 await append_to(node, "a", b"x" * 1_000)
-                await node.group.stored()
-            assert node.group.first_index <= index + 1
-        while node.group.first_index <= index + 1:
+                await node.group.reads.stored()
+            assert node.group.view.first_index <= index + 1
+        while node.group.view.first_index <= index + 1:
             await append_to(node, "a", b"x" * 1_000)
-            await node.group.stored()
+            await node.group.reads.stored()
 
 
 async def test_tasks_waiting_for_the_state_flusher_wake_when_a_raft_snapshot_is_installed(
@@ -171,14 +171,14 @@ async def test_tasks_waiting_for_the_state_flusher_wake_when_a_raft_snapshot_is_
 ) -> None:
     """Nothing is left to store then, so no flush would ever wake them."""
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         went_on = trio.Event()
 
         async def wait() -> None:
-            await node.group.stored()
+            await node.group.reads.stored()
             went_on.set()
 
-        async with trio.open_nursery() as nursery, node.group.state_write_lock:
+        async with trio.open_nursery() as nursery, node.group.storage.write_lock:
             await append_to(node, "a", b"x")
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked(0.01)
@@ -199,9 +199,9 @@ async def test_no_command_is_proposed_while_too_many_bytes_wait_to_be_stored(
     monkeypatch.setattr(state_flusher, "MAX_UNSTORED_BYTES", 10_000)
     monkeypatch.setattr(admission, "PROPOSE_TIMEOUT_S", 3600.0)
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         most = 0
-        async with trio.open_nursery() as nursery, node.group.state_write_lock:
+        async with trio.open_nursery() as nursery, node.group.storage.write_lock:
             for _ in range(50):
                 nursery.start_soon(append_to, node, "a", b"x" * 1_000)
                 await trio.testing.wait_all_tasks_blocked(0.01)
@@ -219,16 +219,16 @@ def test_a_follower_that_cannot_store_its_state_accepts_no_entries_until_it_can(
 
     async def scenario(machines: Machines) -> None:
         leader, follower, _ = await all_ready(machines)
-        await leader.node.group.propose(create("a"))
-        async with follower.node.group.state_write_lock:
+        await leader.node.group.writes.propose(create("a"))
+        async with follower.node.group.storage.write_lock:
             for number in range(200):
-                await leader.node.group.propose(append("a", b"%01000d" % number))
+                await leader.node.group.writes.propose(append("a", b"%01000d" % number))
             await trio.sleep(5)
             state = follower.node.group.state
             assert limit_bytes < state.unstored_bytes < 2 * limit_bytes
-            assert follower.node.group.leader_id == leader.node_id, "it still hears it"
+            assert follower.node.group.view.leader_id == leader.node_id, "it still hears it"
         await wait_until(
-            lambda: follower.node.group.applied_index == leader.node.group.applied_index
+            lambda: follower.node.group.view.applied_index == leader.node.group.view.applied_index
         )
         assert await read_all(follower.node, "a") == await read_all(leader.node, "a")
         assert leader.leads
@@ -247,8 +247,10 @@ async def lagging_follower(machines: Machines) -> tuple[Machine, Machine]:
     """The leader, and a running follower that hears nothing and needs a Raft snapshot to catch
     up."""
     leader, follower, third = await all_ready(machines)
-    await leader.node.group.propose(create("a"))
-    await wait_until(lambda: follower.node.group.applied_index == leader.node.group.applied_index)
+    await leader.node.group.writes.propose(create("a"))
+    await wait_until(
+        lambda: follower.node.group.view.applied_index == leader.node.group.view.applied_index
+    )
     machines.network.cut(
         [
             (one.node_id, other.node_id)
@@ -257,9 +259,9 @@ async def lagging_follower(machines: Machines) -> tuple[Machine, Machine]:
         ]
     )
     for number in range(20):
-        await leader.node.group.propose(append("a", b"%0500d" % number))
+        await leader.node.group.writes.propose(append("a", b"%0500d" % number))
     for machine in (leader, third):
-        await machine.node.group.compact()
+        await machine.node.group.storage.compact()
     await trio.sleep(_CONNECTIONS_BREAK_S)
     return leader, follower
 
@@ -268,14 +270,14 @@ def test_a_raft_snapshot_is_not_installed_during_a_state_flush(play: Play) -> No
     async def scenario(machines: Machines) -> None:
         _, follower = await lagging_follower(machines)
         node = follower.node
-        before = node.group.applied_index
-        async with node.group.state_write_lock:
+        before = node.group.view.applied_index
+        async with node.group.storage.write_lock:
             machines.heal()
-            await wait_until(lambda: node.group.is_installing)
+            await wait_until(lambda: node.group.storage.is_installing)
             await trio.sleep(5)
-            assert node.group.applied_index == before
+            assert node.group.view.applied_index == before
             assert follower.calls["install"] == 0
-        await wait_until(lambda: node.group.applied_index > before)
+        await wait_until(lambda: node.group.view.applied_index > before)
         assert follower.calls["install"] == 1
 
     play(scenario)
@@ -302,7 +304,7 @@ def test_a_read_waiting_while_a_raft_snapshot_is_installed_sees_its_state(play: 
         tail: list[int] = []
 
         async def read() -> None:
-            await follower.node.group.catch_up(60)
+            await follower.node.group.reads.catch_up(60)
             stream = await follower.node.reads.stream(key("a"))
             assert stream is not None
             tail.append(stream.records)

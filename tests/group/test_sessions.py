@@ -39,7 +39,7 @@ async def begin(machines: Machines) -> tuple[Machine, Machine, Machine]:
     """The leader and the two others, all ready and with their sessions open, with a stream."""
     leader, second, third = await all_ready(machines)
     await wait_until(lambda: all(has_session(machine) for machine in machines.all))
-    await leader.node.group.propose(create("a"))
+    await leader.node.group.writes.propose(create("a"))
     return leader, second, third
 
 
@@ -67,7 +67,7 @@ class Writer:
     async def _append(self, record: bytes) -> None:
         group = self.machine.node.group
         try:
-            outcome = await group.propose(append("a", record), len(record))
+            outcome = await group.writes.propose(append("a", record), len(record))
         except (OutcomeUnknown, Unavailable) as error:
             self.failed[type(error).__name__] += 1
         else:
@@ -80,7 +80,7 @@ class Writer:
 
 
 async def content(machine: Machine) -> bytes:
-    await machine.node.group.catch_up()
+    await machine.node.group.reads.catch_up()
     return await read_all(machine.node, "a")
 
 
@@ -107,7 +107,7 @@ def test_both_survivors_write_through_the_new_leader_as_soon_as_they_know_it(pla
                 await trio.sleep(0.001)
             known_at = {}
             for other in others:
-                known = other.node.group
+                known = other.node.group.view
                 await wait_until(lambda known=known: known.leader_id not in (0, leader.node_id))
                 known_at[other] = trio.current_time()
             for writer in writers:
@@ -212,10 +212,10 @@ def test_only_sent_writes_that_nobody_decides_in_time_are_unknown(play: Play) ->
         await third.kill()
         started = trio.current_time()
         with pytest.raises(OutcomeUnknown):
-            await leader.node.group.propose(append("a", b"<proposed>"))
+            await leader.node.group.writes.propose(append("a", b"<proposed>"))
         assert trio.current_time() - started >= 15.0
         with pytest.raises(Unavailable):
-            await leader.node.group.propose(append("a", b"<never>"))
+            await leader.node.group.writes.propose(append("a", b"<never>"))
         machines.start(second)
         machines.start(third)
         await all_ready(machines)
@@ -233,7 +233,7 @@ def test_a_write_that_leaders_refuse_until_its_deadline_has_a_known_outcome(play
 
         leader.node.group.admission.propose_package = refuses  # type: ignore[method-assign]
         with pytest.raises(Unavailable):
-            await second.node.group.propose(append("a", b"<refused>"))
+            await second.node.group.writes.propose(append("a", b"<refused>"))
         assert b"<refused>" not in await content(leader)
 
     play(scenario)
@@ -246,7 +246,7 @@ def test_a_client_that_leaves_does_not_disturb_other_writes(play: Play) -> None:
             writer = Writer(second, nursery)
             for _ in range(30):
                 with trio.move_on_after(0.0005):
-                    await second.node.group.propose(append("a", b"<gone>"))
+                    await second.node.group.writes.propose(append("a", b"<gone>"))
                 writer.begin(1)
             await writer.all_acknowledged()
             await each_is_there_once(leader, writer)
@@ -334,7 +334,7 @@ def test_a_leader_whose_hot_tier_is_full_accepts_only_commands_without_bytes(pla
 
         async def one(command: Command) -> None:
             try:
-                results.append((await second.node.group.propose(command)).result)
+                results.append((await second.node.group.writes.propose(command)).result)
             except Unavailable as error:
                 refused.append(str(error))
 
@@ -368,7 +368,7 @@ def test_a_cluster_with_a_member_of_an_earlier_release_uses_no_sessions(
     async def scenario(machines: Machines) -> None:
         nonlocal is_early
         leader, *_ = await all_ready(machines)
-        await leader.node.group.propose(create("a"))
+        await leader.node.group.writes.propose(create("a"))
         async with trio.open_nursery() as nursery:
             writers = [Writer(machine, nursery) for machine in machines.all]
             for writer in writers:
@@ -393,8 +393,8 @@ def _fields(hello: Hello) -> dict[str, Any]:
 
 async def test_a_single_node_opens_no_session_and_numbers_no_packages(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
-        await node.group.propose(append("a", b"x"))
+        await node.group.writes.propose(create("a"))
+        await node.group.writes.propose(append("a", b"x"))
         core = node.group._core
         for index in range(core.first_index, core.last_index + 1):
             entry = core.entry_at(index)

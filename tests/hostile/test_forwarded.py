@@ -162,7 +162,7 @@ def test_only_the_leader_proposes_commands_about_its_own_state(
 ) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, _ = await all_ready(machines)
-        term, index = leader.node.group.term, leader.node.group.last_index
+        term, index = leader.node.group.view.term, leader.node.group.view.last_index
         archived = Archived(term, LogPosition(), LogPosition(index))
         payload = _encoded(
             FlushCold(term, 1, "p", 1, []),
@@ -177,7 +177,7 @@ def test_only_the_leader_proposes_commands_about_its_own_state(
         for refused in (dropped, forgotten):
             with pytest.raises(Unavailable):
                 refused.unwrap()
-        assert leader.node.group.last_index == index
+        assert leader.node.group.view.last_index == index
 
     play(scenario)
 
@@ -197,7 +197,7 @@ def test_undecodable_commands_are_refused(payload: bytes, play: Callable[[Scenar
 async def test_a_node_starts_with_a_forged_command_in_its_log(tmp_path: Path) -> None:
     """An earlier release proposed it, and then failed at each start."""
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
         await append_to(node, "a", b"before")
     stores = await in_thread(Stores.open, tmp_path, 1)
     last = stores.log.last_index
@@ -222,7 +222,7 @@ async def test_an_entry_that_a_later_release_wrote_stops_the_node_with_advice(
     tmp_path: Path,
 ) -> None:
     async with running_node(tmp_path) as node:
-        await node.group.propose(create("a"))
+        await node.group.writes.propose(create("a"))
     stores = await in_thread(Stores.open, tmp_path, 1)
     last, term = stores.log.last_index, stores.log.hard_state.term
     payload = msgspec.msgpack.encode([1, [["unheard-of", b"b\0s"]]])

@@ -35,7 +35,7 @@ def package(*commands: Command, session_id: int = 1, sequence: int = 1, lowest: 
 
 async def begin(machines: Machines) -> tuple[Machine, Machine]:
     leader, second, _ = await all_ready(machines)
-    await leader.node.group.propose(create("a"))
+    await leader.node.group.writes.propose(create("a"))
     return leader, second
 
 
@@ -71,10 +71,10 @@ def test_a_package_without_a_session_does_nothing(stamp: dict[str, int], play: P
         leader, second = await begin(machines)
         told = await results(leader, second.node_id, package(_HONEST, **stamp))
         assert told == [Result.SESSION_LOST]
-        await second.node.group.propose(append("a", b"y"))
-        applied = leader.node.group.applied_index
+        await second.node.group.writes.propose(append("a", b"y"))
+        applied = leader.node.group.view.applied_index
         await wait_until(
-            lambda: all(one.node.group.applied_index >= applied for one in machines.all)
+            lambda: all(one.node.group.view.applied_index >= applied for one in machines.all)
         )
         assert await read_all(leader.node, "a") == b"y"
 

@@ -189,7 +189,7 @@ async def _works(machine: Machine, content: bytes) -> None:
     with trio.fail_after(_PATIENCE_S):
         outcome = await append_to(machine.node, "kept", content)
         assert outcome.result is Result.APPENDED
-        await machine.node.group.catch_up()
+        await machine.node.group.reads.catch_up()
         assert (await read_all(machine.node, "kept")).endswith(content)
 
 
@@ -201,7 +201,7 @@ def _look_for_faults(machine: Machine) -> None:
             for command in decode_batch(entry.payload).commands:
                 opens = isinstance(command, OpenSession)  # the leader, for a member that asks
                 assert opens or fault(command) is None, command
-    configuration = machine.node.group.configuration
+    configuration = machine.node.group.view.configuration
     assert configuration.members() == {1, 2, 3}
     known = machine.node.group.state.streams
     assert all(keys.is_stream_key(key) for key in known._live)
@@ -216,8 +216,8 @@ def _look_for_hoards(machine: Machine) -> None:
 
 async def _scene(actions: list[Action], place: int, machines: Machines) -> None:
     leader, member, third = await all_ready(machines)
-    await leader.node.group.propose(create("kept"))
-    term = leader.node.group.term
+    await leader.node.group.writes.propose(create("kept"))
+    term = leader.node.group.view.term
     target = (leader, member, third)[place]
     play = _Play(machines, target)
     for number, action in enumerate(actions):
@@ -231,7 +231,7 @@ async def _scene(actions: list[Action], place: int, machines: Machines) -> None:
         _look_for_faults(machine)
         _look_for_hoards(machine)
     assert leader.leads
-    assert leader.node.group.term == term, "a stranger has had a new leader elected"
+    assert leader.node.group.view.term == term, "a stranger has had a new leader elected"
 
 
 @settings(
@@ -254,7 +254,7 @@ def test_entries_that_no_release_understands_are_not_stored() -> None:
     async def scenario(machines: Machines) -> None:
         leader, member, _ = await all_ready(machines)
         group = leader.node.group
-        last, term = group.last_index, group.term
+        last, term = group.view.last_index, group.view.term
         assert leader.node.cluster is not None
         for payload in (b"\xc1", _packed([1, [["unheard-of"]]])):
             entry = Entry(last + 1, term, EntryKind.COMMANDS, payload)
@@ -262,8 +262,8 @@ def test_entries_that_no_release_understands_are_not_stored() -> None:
             leader.node.cluster.transport.send(member.node_id, _GROUP_ID, [request])
             await trio.sleep(1)
             assert member.running is not None
-            assert member.node.group.last_index == last
-        await leader.node.group.propose(create("kept"))
+            assert member.node.group.view.last_index == last
+        await leader.node.group.writes.propose(create("kept"))
         await _works(member, b"on.")
 
     with TemporaryDirectory() as directory:
@@ -273,7 +273,7 @@ def test_entries_that_no_release_understands_are_not_stored() -> None:
 def test_messages_for_another_group_reach_no_group() -> None:
     async def scenario(machines: Machines) -> None:
         leader, member, _ = await all_ready(machines)
-        cluster, term = leader.node.cluster, member.node.group.term
+        cluster, term = leader.node.cluster, member.node.group.view.term
         assert cluster is not None
         request = VoteRequest(leader.node_id, member.node_id, term + 9, 1 << 40, term + 9)
         cluster.transport.send(member.node_id, _OTHER_GROUP_ID, [request])
@@ -285,8 +285,8 @@ def test_messages_for_another_group_reach_no_group() -> None:
             await cluster.transport.request(
                 member.node_id, _OTHER_GROUP_ID, RequestKind.FORWARD, b"", timeout_s=9
             )
-        assert member.node.group.term < term + 9
-        await leader.node.group.propose(create("kept"))
+        assert member.node.group.view.term < term + 9
+        await leader.node.group.writes.propose(create("kept"))
         await _works(member, b"on.")
 
     with TemporaryDirectory() as directory:

@@ -19,6 +19,7 @@ from werkzeug.routing import Rule
 
 from streamd.http.access.admin_guard import PUBLIC_PATHS
 from streamd.http.ops import create_ops_app
+from streamd.node.leader_operations import LeaderOperations
 from streamd.node.node import Node
 from streamd.process.metrics import Metrics
 from tests.http.serving import PATIENCE_S, serving
@@ -61,7 +62,7 @@ class Ask(NamedTuple):
 
 def rules() -> list[Rule]:
     """The routes of the operations app."""
-    app = create_ops_app(Metrics(), cast("Node", None), Random(1))
+    app = create_ops_app(Metrics(), cast("Node", None), cast("LeaderOperations", None), Random(1))
     return [rule for rule in app.url_map.iter_rules() if rule.endpoint != "static"]
 
 

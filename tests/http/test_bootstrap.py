@@ -81,7 +81,7 @@ async def test_3_2_the_snapshot_comes_first_then_every_message_after_it(tmp_path
         assert answer.headers["stream-snapshot-offset"] == client.offsets[2]
         expected = [Part("application/json", b'{"n":2}'), Part("text/plain", b"six")]
         assert parts(answer) == expected
-        await client.server.node.group.flush()
+        await client.server.node.group.storage.flush()
         client.server.node.group.state.load()
         assert parts(await bootstrap(client)) == expected
 
@@ -151,7 +151,7 @@ async def test_3_2_a_forks_messages_are_cut_where_the_fork_was(tmp_path: Path) -
         for _ in ("from memory", "from the store"):
             bodies = [part.body for part in parts(await bootstrap(client, "/bucket/f"))]
             assert bodies == [b"", b"one", b"tw", b"own"]
-            await client.server.node.group.flush()
+            await client.server.node.group.storage.flush()
             client.server.node.group.state.load()
 
 
@@ -166,7 +166,7 @@ async def test_3_2_many_messages_of_all_sizes_arrive_whole(tmp_path: Path) -> No
         for _ in ("from memory", "from the store"):
             _, *messages = parts(await bootstrap(client, "/bucket/j"))
             assert [json.loads(part.body) for part in messages] == sent
-            await client.server.node.group.flush()
+            await client.server.node.group.storage.flush()
             client.server.node.group.state.load()
 
 
@@ -179,13 +179,13 @@ async def test_a_publish_during_a_bootstrap_removes_nothing_from_it(tmp_path: Pa
         node = client.server.node
         state = b"s" * size
         await client.publish(client.offsets[1], state)
-        await node.group.flush()
+        await node.group.storage.flush()
         await raw.send(b"GET %b/bootstrap HTTP/1.1\r\nHost: x\r\n\r\n" % STREAM.encode())
         head = await raw.read_head()
         assert head.headers["stream-snapshot-offset"] == client.offsets[1]
         await client.publish(client.offsets[3], b"newer")
         await client.append(b"new")
-        await node.group.flush()
+        await node.group.storage.flush()
         # The removal runs, and must leave alone the records being sent.
         for letter in (b"g", b"t"):
             reclaim_some(node.stores.state, letter, node.group.pins.held())

@@ -248,7 +248,7 @@ async def test_jwts_that_cannot_be_judged_yet_count_for_their_address(
     async with serving(tmp_path, auth=settings) as server, server.client() as client:
         server.service.rates.clock = lambda: 1000.0
         command = SetLimits("identity", rates.ANONYMOUS, Limits(requests_per_s=2))
-        assert (await server.node.group.propose(command)).result is Result.DONE
+        assert (await server.node.group.writes.propose(command)).result is Result.DONE
         headers = {"Authorization": f"Bearer {jwt(STRANGER)}"}
         statuses = [(await client.get(path, headers=headers)).status_code for _ in range(3)]
         assert statuses == [503, 503, 429]

@@ -21,6 +21,7 @@ from streamd.http.application import RESOURCES
 from streamd.http.openapi import build
 from streamd.http.ops import STATUS, create_ops_app
 from streamd.http.protocol.routing import BadPath, OpsRoute, Route, resolve
+from streamd.node.leader_operations import LeaderOperations
 from streamd.process.metrics import Metrics
 from streamd.protocol import headers as table
 from tests.http.serving import serving
@@ -183,7 +184,9 @@ def test_every_kind_of_route_is_a_path_and_has_the_methods_that_are_answered() -
 
 async def test_every_route_of_the_operations_app_is_a_path(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
-        rules = create_ops_app(Metrics(), server.node, Random(1)).url_map.iter_rules()
+        rules = create_ops_app(
+            Metrics(), server.node, LeaderOperations(server.node), Random(1)
+        ).url_map.iter_rules()
         served: dict[str, set[str]] = {}
         for rule in rules:
             template = re.sub(r"<(\w+)>", r"{\1}", rule.rule)

@@ -61,7 +61,9 @@ class Limited:
         server.service.rates.clock = self.clock
 
     async def limit(self, kind: Any, name: str, **limits: int) -> None:
-        outcome = await self.server.node.group.propose(SetLimits(kind, name, Limits(**limits)))
+        outcome = await self.server.node.group.writes.propose(
+            SetLimits(kind, name, Limits(**limits))
+        )
         assert outcome.result is Result.DONE
 
     def client(self, token: str | None = CI, **settings: Any) -> httpx.AsyncClient:
@@ -91,7 +93,7 @@ async def limited(
             digest, key = tokens.digest_of(token.encode()), public_key_of(token.encode())
             scopes = ["admin:agents/*", "admin:others/*", "operate:metrics"]
             command = CreateToken(token_id, name, digest, scopes, None, key)
-            made = await server.node.group.propose(command)
+            made = await server.node.group.writes.propose(command)
             assert made.result is Result.CREATED
         found = Limited(server)
         async with found.client(ROOT) as root:

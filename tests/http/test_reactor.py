@@ -475,11 +475,11 @@ async def test_a_write_may_end_after_its_server(
     async with serving(tmp_path, drain_timeout_ms=50) as server, server.connect() as client:
         await exchange(client, CREATE, 201)
         monkeypatch.setattr(LogStore, "append", append_late)
-        applied = server.node.group.applied_index
+        applied = server.node.group.view.applied_index
         await client.send(APPEND)
-        await until(lambda: server.node.group.last_index > applied)
+        await until(lambda: server.node.group.view.last_index > applied)
         server.door.drain()
         assert await client.closed()
         disk_goes_on.set()
-        await until(lambda: server.node.group.applied_index > applied)
-        assert await server.node.group.compact() > applied
+        await until(lambda: server.node.group.view.applied_index > applied)
+        assert await server.node.group.storage.compact() > applied

@@ -52,7 +52,7 @@ async def make_signer(server: Serving, ttl_ms: int | None = None, *, signs: bool
     key = signed_urls.public_key_of(SIGNER) if signs else b""
     scopes = ["read:live/*", "append:live/*"]
     command = CreateToken(2, "signer", tokens.digest_of(SIGNER), scopes, ttl_ms, key)
-    assert (await server.node.group.propose(command)).result is Result.CREATED
+    assert (await server.node.group.writes.propose(command)).result is Result.CREATED
 
 
 def signature(
@@ -121,7 +121,7 @@ async def test_a_reader_ends_when_the_token_of_its_url_is_revoked(
         else:
             await get(client, "?offset=-1&live=long-poll", signature())
             await until(lambda: server.hub.present)
-        await server.node.group.propose(RevokeToken(2))
+        await server.node.group.writes.propose(RevokeToken(2))
         if live == "sse":
             await ends(client)
         else:
@@ -132,7 +132,7 @@ async def test_a_reader_ends_when_the_token_of_its_url_is_revoked(
 
 async def test_a_reader_ends_when_the_token_of_its_url_expires(tmp_path: Path) -> None:
     async with guarded(tmp_path, sse_lifetime_ms=600_000) as server, server.connect() as client:
-        await server.node.group.propose(RevokeToken(2))
+        await server.node.group.writes.propose(RevokeToken(2))
         await make_signer(server, ttl_ms=4000)
         await following(client, signature())
         await ends(client)
@@ -147,7 +147,7 @@ async def test_a_reader_ends_when_the_overlap_of_its_urls_secret_ends(tmp_path: 
         await following(former, signature())
         key = signed_urls.public_key_of(OTHER)
         rotate = RotateToken(2, tokens.digest_of(OTHER), 1500, None, key)
-        await server.node.group.propose(rotate)
+        await server.node.group.writes.propose(rotate)
         await following(present, signature(token=OTHER))
         await ends(former)
         await get(former, "", signature())
@@ -173,7 +173,7 @@ async def test_readers_are_not_verified_again_when_another_token_changes(tmp_pat
         known = server.service.authority._signatures._verified
         assert len(known) == 1
         known.clear()
-        await server.node.group.propose(CreateToken(3, "new", bytes(32), ["read:*"]))
+        await server.node.group.writes.propose(CreateToken(3, "new", bytes(32), ["read:*"]))
         # As the authority does, a second later.
         server.hub.start_over(server.node.group.group_id)
         async with server.client(headers=WITH_ROOT) as writer:
@@ -187,7 +187,7 @@ async def test_readers_are_not_verified_again_when_another_token_changes(tmp_pat
 
 async def test_a_token_of_an_earlier_release_signs_once_it_is_rotated(tmp_path: Path) -> None:
     async with guarded(tmp_path) as server, server.connect() as client:
-        await server.node.group.propose(RevokeToken(2))
+        await server.node.group.writes.propose(RevokeToken(2))
         await make_signer(server, signs=False)
         await get(client, "", signature())
         answer = await client.read_response()
@@ -250,7 +250,9 @@ async def test_a_flood_of_wrong_signatures_is_cut_off(
         assert await codes(client, [fresh]) == ["TOO_MANY_REQUESTS"]
         assert await codes(elsewhere, [fresh, forged(9)]) == ["", "INVALID_SIGNED_URL"]
         key = signed_urls.public_key_of(OTHER)
-        await server.node.group.propose(CreateToken(9, "nine", bytes(32), ["read:*"], None, key))
+        await server.node.group.writes.propose(
+            CreateToken(9, "nine", bytes(32), ["read:*"], None, key)
+        )
         assert await codes(client, [signature(token=OTHER, token_id=9)]) == [""]
         monkeypatch.setattr(server.service.authority._signatures, "_period_ends", 0.0)
         assert await codes(client, [fresh]) == [""]

@@ -117,7 +117,7 @@ async def test_2_2_an_offset_inside_a_message_is_400(tmp_path: Path, offset: str
 
 async def test_2_2_a_boundary_of_stored_records_is_accepted(tmp_path: Path) -> None:
     async with prepared(tmp_path) as client:
-        await client.server.node.group.flush()
+        await client.server.node.group.storage.flush()
         client.server.node.group.state.load()
         inside = "0000000000000001_0000000000000004"
         assert refused(await client.publish(inside)) == (400, "INVALID_OFFSET")
@@ -188,7 +188,7 @@ async def test_2_2_snapshots_of_all_sizes_are_read_back_unchanged(
             read = await client.http.get(f"{STREAM}/snapshot", follow_redirects=True)
             assert read.content == content
             assert read.headers["content-length"] == str(size)
-            await client.server.node.group.flush()
+            await client.server.node.group.storage.flush()
 
 
 async def test_2_2_the_default_content_type_is_octet_stream(tmp_path: Path) -> None:

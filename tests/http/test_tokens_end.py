@@ -44,12 +44,12 @@ async def guarded(tmp_path: Path, **settings: Any) -> AsyncIterator[Serving]:
 
 async def make_reader(server: Serving, ttl_ms: int | None = None) -> None:
     command = CreateToken(2, "reader", digest(READER), ["read:live/*"], ttl_ms)
-    outcome = await server.node.group.propose(command)
+    outcome = await server.node.group.writes.propose(command)
     assert outcome.result is Result.CREATED
 
 
 async def revoke(server: Serving) -> None:
-    outcome = await server.node.group.propose(RevokeToken(2))
+    outcome = await server.node.group.writes.propose(RevokeToken(2))
     assert outcome.result is Result.DELETED
 
 
@@ -137,7 +137,7 @@ async def test_a_long_poll_is_401_when_its_token_is_revoked(tmp_path: Path) -> N
 async def test_a_snapshot_is_not_published_once_its_token_is_revoked(tmp_path: Path) -> None:
     """It would cut the log. A slow upload may begin days before it ends."""
     async with guarded(tmp_path) as server, server.connect() as client:
-        outcome = await server.node.group.propose(
+        outcome = await server.node.group.writes.propose(
             CreateToken(3, "trimmer", digest(TRIMMER), ["snapshot:live/*"])
         )
         assert outcome.result is Result.CREATED
@@ -149,7 +149,7 @@ async def test_a_snapshot_is_not_published_once_its_token_is_revoked(tmp_path: P
                 f"Authorization: Bearer {TRIMMER}\r\n\r\nabc".encode()
             )
             await until(lambda: server.service.uploads.held)
-            assert (await server.node.group.propose(RevokeToken(3))).result is Result.DELETED
+            assert (await server.node.group.writes.propose(RevokeToken(3))).result is Result.DELETED
             await client.send(b"11")
             assert (await client.read_response()).code == "INVALID_TOKEN"
             assert (await root.get("/live/s/snapshot")).status_code == 404
@@ -160,10 +160,10 @@ async def test_an_operation_shows_nothing_if_its_token_was_revoked_meanwhile(
 ) -> None:
     async with guarded(tmp_path) as server:
         command = CreateToken(4, "operator", digest(OPERATOR), ["operate:*"])
-        assert (await server.node.group.propose(command)).result is Result.CREATED
+        assert (await server.node.group.writes.propose(command)).result is Result.CREATED
 
         async def wait_for_leader(_: Request) -> Response:
-            assert (await server.node.group.propose(RevokeToken(4))).result is Result.DELETED
+            assert (await server.node.group.writes.propose(RevokeToken(4))).result is Result.DELETED
             return Response(200, body=b"what only operators may see")
 
         headers = {b"host": b"localhost", b"authorization": f"Bearer {OPERATOR}".encode()}
@@ -202,7 +202,7 @@ async def test_an_sse_reader_with_a_former_secret_ends_with_the_overlap(tmp_path
         await get(client, "?offset=-1&live=sse")
         assert (await client.read_head()).status == 200
         await client.read_through(b'"upToDate":true')
-        await server.node.group.propose(RotateToken(2, digest(OTHER), 1500))
+        await server.node.group.writes.propose(RotateToken(2, digest(OTHER), 1500))
         with trio.fail_after(PATIENCE_S):
             while await client.read_chunk():
                 pass
@@ -218,14 +218,14 @@ async def test_a_token_expires_by_log_time(tmp_path: Path) -> None:
         await get(client, "")
         assert (await client.read_response()).code == "INVALID_TOKEN"
         server.clock.ahead_ms -= 60_000
-        await server.node.group.propose(RevokeToken(99))
+        await server.node.group.writes.propose(RevokeToken(99))
         await get(client, "")
         assert (await client.read_response()).status == 200
 
 
 async def test_both_secrets_are_taken_during_a_rotation(tmp_path: Path) -> None:
     async with guarded(tmp_path) as server, server.connect() as client:
-        await server.node.group.propose(RotateToken(2, digest(OTHER), 60_000))
+        await server.node.group.writes.propose(RotateToken(2, digest(OTHER), 60_000))
         for token in (READER, OTHER):
             await get(client, "", token)
             assert (await client.read_response()).status == 200

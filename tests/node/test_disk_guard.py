@@ -59,19 +59,19 @@ async def test_while_the_disk_is_low_nothing_with_bytes_is_proposed(tmp_path: Pa
     disk = Disk(free=1000)
     async with running_node(tmp_path) as node:
         guard = disk.guard(node, 1000)
-        await node.group.propose(create("a"))
-        await node.group.propose(create("b"))
+        await node.group.writes.propose(create("a"))
+        await node.group.writes.propose(create("b"))
         await guard.look()
         assert (await append_to(node, "a", b"1")).result is Result.APPENDED
         disk.free = 999
         await guard.look()
         assert guard.report() == {"free_bytes": 999, "min_free_bytes": 1000, "low": True}
-        before = node.group.last_index
+        before = node.group.view.last_index
         with pytest.raises(DiskLow):
-            await node.group.propose(append("a", b"2"))
-        assert node.group.last_index == before
+            await node.group.writes.propose(append("a", b"2"))
+        assert node.group.view.last_index == before
         assert await read_all(node, "a") == b"1"
-        assert (await node.group.propose(Delete(key("b")))).result is Result.DELETED
+        assert (await node.group.writes.propose(Delete(key("b")))).result is Result.DELETED
 
 
 async def test_writes_are_taken_again_with_an_eighth_more_room(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ async def test_the_default_suits_small_file_systems(
 def test_in_a_cluster_the_disk_of_the_leader_decides(tmp_path: Path) -> None:
     async def scenario(machines: Machines) -> None:
         leader, second, third = await all_ready(machines)
-        await leader.node.group.propose(create("a"))
+        await leader.node.group.writes.propose(create("a"))
         for follower in (second, third):
             await Disk(free=0).guard(follower.node, 1).look()
         assert (await append_to(second.node, "a", b"1")).result is Result.APPENDED
@@ -127,13 +127,13 @@ def test_in_a_cluster_the_disk_of_the_leader_decides(tmp_path: Path) -> None:
         await guard.look()
         for node in (leader.node, second.node):
             with pytest.raises(DiskLow):
-                await node.group.propose(append("a", b"2"))
+                await node.group.writes.propose(append("a", b"2"))
         low.free = 10
         await guard.look()
         assert (await append_to(second.node, "a", b"3")).result is Result.APPENDED
         low.free = 0
         await guard.look()
-        assert (await second.node.group.propose(Delete(key("a")))).result is Result.DELETED
+        assert (await second.node.group.writes.propose(Delete(key("a")))).result is Result.DELETED
 
     run_virtually(1, partial(play, scenario, tmp_path))
 
@@ -141,7 +141,7 @@ def test_in_a_cluster_the_disk_of_the_leader_decides(tmp_path: Path) -> None:
 def test_a_node_without_sessions_learns_the_reason_as_well(tmp_path: Path) -> None:
     async def scenario(machines: Machines) -> None:
         leader, _, _ = await all_ready(machines)
-        await leader.node.group.propose(create("a"))
+        await leader.node.group.writes.propose(create("a"))
         await Disk(free=0).guard(leader.node, 1).look()
         wanted = [Proposal(append("a", b"x"), 1, 0.0), Proposal(Delete(key("a")), 0, 0.0)]
         answer = await leader.node.group.admission.propose_forwarded(encode_proposals(wanted))

@@ -48,7 +48,7 @@ class Writer:
     async def begin(self) -> None:
         leader = await self.machines.leader()
         for name in NAMES:
-            await insist(leader.node.group.propose, create(name))
+            await insist(leader.node.group.writes.propose, create(name))
 
     async def write(self, count: int) -> None:
         for _ in range(count):
@@ -56,7 +56,7 @@ class Writer:
             body = b"%06d|" % self.number * 300
             self.number += 1
             leader = await self.machines.leader()
-            outcome = await leader.node.group.propose(append(name, body), len(body))
+            outcome = await leader.node.group.writes.propose(append(name, body), len(body))
             assert outcome.result is Result.APPENDED
             self.expected[name] += body
 
@@ -86,7 +86,7 @@ async def settled(machines: Machines) -> None:
     def is_settled() -> bool:
         if not all(machine.is_ready for machine in machines.all):
             return False
-        applied = {machine.node.group.applied_index for machine in machines.all}
+        applied = {machine.node.group.view.applied_index for machine in machines.all}
         return len(applied) == 1 and all(
             machine.node.group.state.header.hot_bytes == 0 and not chunks(machine)
             for machine in machines.all
@@ -94,7 +94,7 @@ async def settled(machines: Machines) -> None:
 
     await wait_until(is_settled)
     for machine in machines.all:
-        await machine.node.group.flush()
+        await machine.node.group.storage.flush()
 
 
 def chunks(machine: Machine) -> list[tuple[bytes, bytes]]:
@@ -130,7 +130,7 @@ def test_a_raft_snapshot_leaves_out_records_that_are_in_the_cold_store(tmp_path:
         await wait_until(lambda: not header.hot_bytes and header.archived.index > 60)
         for machine in machines.all:
             if machine is not lagging:
-                await machine.node.group.compact()
+                await machine.node.group.storage.compact()
         assert chunks(leader)
         machines.start(lagging)
         await wait_until(lambda: lagging.calls["install"] > 0 and lagging.is_ready)
@@ -211,12 +211,12 @@ def test_a_late_flush_of_a_former_leader_is_refused(play: Play) -> None:
         writer = Writer(machines)
         await writer.begin()
         leader = await machines.leader()
-        term = leader.node.group.term
+        term = leader.node.group.view.term
         late = FlushCold(term - 1, 0, "x/packs/late.pack", 1, [])
         follower = next(machine for machine in machines.all if machine is not leader)
         with pytest.raises(Unavailable):
-            await follower.node.group.propose(late)
-        outcome = await leader.node.group.propose(late)
+            await follower.node.group.writes.propose(late)
+        outcome = await leader.node.group.writes.propose(late)
         assert outcome.result is Result.STALE
         assert not leader.node.stores.state.scan(keys.PACK, bytes([keys.PACK[0] + 1]), limit=1)
 
@@ -236,7 +236,7 @@ def test_a_lagging_node_catches_up_after_the_others_evicted(play: Play) -> None:
         await wait_until(lambda: not any(chunks(machine) for machine in up))
         await wait_until(lambda: leader.node.group.state.header.archived.index > archived.index)
         for machine in up:
-            await machine.node.group.compact()
+            await machine.node.group.storage.compact()
         machines.start(lagging)
         await wait_until(lambda: lagging.calls["install"] > 0 and lagging.is_ready)
         await writer.check()
@@ -257,9 +257,9 @@ def test_while_the_store_is_away_bytes_are_refused_at_the_limit_by_every_node(pl
         assert writer.number > written
         for machine in machines.all:
             with pytest.raises(Unavailable, match="hot tier is full"):
-                await machine.node.group.propose(append("a", b"more"), 4)
+                await machine.node.group.writes.propose(append("a", b"more"), 4)
             # A new leader knows it at once; commands without bytes are accepted.
-            await machine.node.group.propose(create(f"n{machine.node_id}"))
+            await machine.node.group.writes.propose(create(f"n{machine.node_id}"))
         machines.objects.heal()
         await wait_until(lambda: not any(m.node.group.admission.is_full for m in machines.all))
         await writer.write(30)
@@ -296,7 +296,7 @@ def test_a_node_keeps_bytes_that_differ_from_those_in_the_store(play: Play) -> N
         leader = await machines.leader()
         follower = next(machine for machine in machines.all if machine is not leader)
         await wait_until(lambda: len(chunks(follower)) == len(NAMES))
-        await follower.node.group.flush()
+        await follower.node.group.storage.flush()
         damaged, value = chunks(follower)[0]
         follower.node.stores.state.write([(damaged, value[:-1] + b"?")])
         machines.objects.heal()

@@ -35,7 +35,7 @@ async def test_a_record_larger_than_a_pack_gets_its_own_pack(tmp_path: Path) -> 
     bodies = {"before": b"b" * 100_000, "large": b"l" * 40 * MIB, "after": b"c" * 100_000}
     async with running_node(tmp_path / "data", cold=cold, cold_config=SETTINGS) as node:
         for name, body in bodies.items():
-            await node.group.propose(create(name))
+            await node.group.writes.propose(create(name))
             await append_to(node, name, body)
         await only_cold(node)
         for name, body in bodies.items():
@@ -54,10 +54,12 @@ async def test_small_messages_take_more_than_their_bytes(
     settings = msgspec.structs.replace(SETTINGS, pack_bytes=64 * 1024, flush_after_ms=100_000)
     numbers = b"[" + b"1," * 15_000 + b"1]"
     async with running_node(tmp_path / "data", cold=cold, cold_config=settings) as node:
-        await node.group.propose(create("bytes"))
+        await node.group.writes.propose(create("bytes"))
         await append_to(node, "bytes", b"x" * 60_000)
-        await node.group.propose(create("numbers", content_type="application/json"))
-        await node.group.propose(append("numbers", numbers, "application/json"), len(numbers))
+        await node.group.writes.propose(create("numbers", content_type="application/json"))
+        await node.group.writes.propose(
+            append("numbers", numbers, "application/json"), len(numbers)
+        )
         node.flusher.ask()
         await only_cold(node)
         assert not node.flusher.stuck_bytes
@@ -73,9 +75,9 @@ async def test_a_pack_close_to_the_size_limit_matches_its_command(
     settings = msgspec.structs.replace(SETTINGS, pack_bytes=64 * 1024, flush_after_ms=10**9)
     async with running_node(tmp_path / "data", cold=cold, cold_config=settings) as node:
         for name in ("first", "second"):
-            await node.group.propose(create(name))
+            await node.group.writes.propose(create(name))
             await append_to(node, name, b"x" * 30_000)
-        await node.group.flush()
+        await node.group.storage.flush()
         counts = set()
         for limit in range(60_000, 60_300):
             monkeypatch.setattr(flush, "_PACK_MAX_BYTES", limit)
@@ -100,7 +102,7 @@ async def test_a_record_too_large_for_an_object_does_not_stop_other_streams(
     settings = msgspec.structs.replace(SETTINGS, flush_after_ms=10**9)
     async with running_node(tmp_path / "data", cold=cold, cold_config=settings) as node:
         for name in ("large", "other"):
-            await node.group.propose(create(name))
+            await node.group.writes.propose(create(name))
         await append_to(node, "large", b"small")
         node.flusher.ask()
         await only_cold(node)

@@ -45,8 +45,8 @@ def _play(tmp_path: Path) -> Callable[[Step], None]:
     async def scenario(step: Step, machines: Machines) -> None:
         leader = await machines.leader()
         for name in ("gone", "busy"):
-            await leader.node.group.propose(create(name))
-        await leader.node.group.propose(append("gone", BODY), len(BODY))
+            await leader.node.group.writes.propose(create(name))
+        await leader.node.group.writes.propose(append("gone", BODY), len(BODY))
         await wait_until(lambda: leader.node.group.state.header.hot_bytes == 0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stay_busy, leader)
@@ -59,7 +59,7 @@ def _play(tmp_path: Path) -> Callable[[Step], None]:
 async def stay_busy(leader: Machine) -> None:
     """Restore points are removed only for newer ones, which need new entries."""
     while True:
-        outcome = await leader.node.group.propose(append("busy", b"x" * 3000), 3000)
+        outcome = await leader.node.group.writes.propose(append("busy", b"x" * 3000), 3000)
         assert outcome.result is Result.APPENDED
         await trio.sleep(1)
 
@@ -80,7 +80,7 @@ def test_slices_and_then_their_pack_are_removed_after_their_grace_period(
     async def step(machines: Machines, leader: Machine) -> None:
         [pack] = packs(machines)
         gc = leader.node.cold_gc
-        await leader.node.group.propose(Delete(key("gone")))
+        await leader.node.group.writes.propose(Delete(key("gone")))
         waited_s = await time_until(lambda: gc.total.dropped_slices == 1)
         assert GRACE_S <= waited_s <= GRACE_S + SLACK_S
         assert pack in packs(machines)
@@ -100,7 +100,7 @@ def test_objects_that_are_being_read_stay_until_the_reader_ends(
         stream = await node.reads.stream(key("gone"))
         assert stream is not None
         pin = node.group.pins.hold([stream.stream_id])
-        await node.group.propose(Delete(key("gone")))
+        await node.group.writes.propose(Delete(key("gone")))
         await trio.sleep(2 * GRACE_S)
         assert pack in packs(machines)
         assert node.cold_gc.total.dropped_slices == 0
@@ -114,10 +114,10 @@ def test_objects_that_are_being_read_stay_until_the_reader_ends(
 
 def test_a_new_leader_waits_for_the_whole_grace_again(play: Callable[[Step], None]) -> None:
     async def step(machines: Machines, leader: Machine) -> None:
-        await leader.node.group.propose(Delete(key("gone")))
+        await leader.node.group.writes.propose(Delete(key("gone")))
         await trio.sleep(GRACE_S - SLACK_S)
         heir = next(machine for machine in machines.all if machine is not leader)
-        leader.node.group.transfer(heir.node_id)
+        leader.node.group.view.transfer(heir.node_id)
         waited_s = await time_until(lambda: heir.leads)
         assert waited_s < SLACK_S
         waited_s = await time_until(lambda: heir.node.cold_gc.total.dropped_slices == 1)
@@ -133,15 +133,15 @@ def test_objects_that_a_fork_reads_stay_until_the_fork_is_deleted(
         [pack] = packs(machines)
         node = leader.node
         forked = ForkRequest(key("gone"))
-        outcome = await node.group.propose(
+        outcome = await node.group.writes.propose(
             Create(key("fork"), Settings(TEXT, fork=forked), implicit_bucket=True)
         )
         assert outcome.result is Result.CREATED
-        await node.group.propose(Delete(key("gone")))
+        await node.group.writes.propose(Delete(key("gone")))
         await trio.sleep(2 * GRACE_S)
         assert await read_all(node, "fork") == BODY
         assert pack in packs(machines)
-        await node.group.propose(Delete(key("fork")))
+        await node.group.writes.propose(Delete(key("fork")))
         waited_s = await time_until(lambda: node.cold_gc.total.dropped_slices == 1)
         assert GRACE_S <= waited_s <= GRACE_S + SLACK_S
         await wait_until(lambda: pack not in packs(machines), 4 * GRACE_S)

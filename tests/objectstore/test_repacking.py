@@ -50,14 +50,14 @@ async def rounds(machine: Machine, count: int = 2) -> None:
     """Wait for so many whole rounds of removal."""
     wanted = machine.node.cold_gc.ended + count
     await wait_until(lambda: machine.node.cold_gc.ended >= wanted)
-    await machine.node.group.flush()
+    await machine.node.group.storage.flush()
 
 
 async def only_cold(machine: Machine) -> None:
     """Wait until a node has evicted everything that was flushed."""
     stop = bytes([keys.CHUNK[0] + 1])
     await wait_until(lambda: not machine.node.stores.state.scan(keys.CHUNK, stop, limit=1))
-    await machine.node.group.flush()
+    await machine.node.group.storage.flush()
     machine.node.group.state.tails.__init__(1 << 20)
 
 
@@ -65,10 +65,10 @@ async def flush_little_by_little(leader: Machine, count: int) -> dict[str, bytes
     """Append little, with a flush after each, so that every pack is small."""
     expected = dict.fromkeys(NAMES, b"")
     for name in NAMES:
-        await leader.node.group.propose(create(name))
+        await leader.node.group.writes.propose(create(name))
     for number in range(count):
         name, body = NAMES[number % len(NAMES)], b"%04d|" % number * 20
-        outcome = await leader.node.group.propose(append(name, body), len(body))
+        outcome = await leader.node.group.writes.propose(append(name, body), len(body))
         assert outcome.result is Result.APPENDED
         expected[name] += body
         await wait_until(lambda: leader.node.group.state.header.hot_bytes == 0)
@@ -118,7 +118,7 @@ def test_an_unreadable_pack_stays_and_the_others_are_repacked(tmp_path: Path) ->
         leader = await machines.leader()
         machines.objects.counts.clear()
         await flush_little_by_little(leader, 3)
-        await leader.node.group.flush()
+        await leader.node.group.storage.flush()
         [damaged, *_] = living_packs(leader.node)
         content, at_ms = machines.objects.objects[damaged.name]
         machines.objects.objects[damaged.name] = (content[:-1] + b"?", at_ms)
@@ -147,14 +147,14 @@ def test_sparse_packs_too_large_for_one_object_are_repacked_one_after_the_other(
         group = leader.node.group
         for number in range(6):
             for name, size in ((f"kept{number}", 28_000), (f"doomed{number}", 35_000)):
-                await group.propose(create(name))
-                outcome = await group.propose(append(name, bytes([number]) * size), size)
+                await group.writes.propose(create(name))
+                outcome = await group.writes.propose(append(name, bytes([number]) * size), size)
                 assert outcome.result is Result.APPENDED
             await wait_until(lambda: group.state.header.hot_bytes == 0)
-        await group.flush()
+        await group.storage.flush()
         assert len(living_packs(leader.node)) == 6
         for number in range(6):
-            await group.propose(Delete(key(f"doomed{number}")))
+            await group.writes.propose(Delete(key(f"doomed{number}")))
         await rounds(leader, 4)
         assert len(living_packs(leader.node)) == 3
         for number in range(6):

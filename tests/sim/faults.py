@@ -94,7 +94,7 @@ class Faults:
         leader = next((host.node for host in self._hosts() if host.leads), None)
         if leader is None:
             return None
-        configuration = leader.group.configuration
+        configuration = leader.group.view.configuration
         halves = [half for half in (configuration.voters, configuration.voters_outgoing) if half]
         if min(map(len, halves)) < 3:
             return None
@@ -354,7 +354,7 @@ class Faults:
 
     async def _compact_at(self, host: Host) -> None:
         with suppress(NotThere, ConnectionLost):
-            await host.ask(lambda node: node.group.compact())
+            await host.ask(lambda node: node.group.storage.compact())
             self._counted["compactions asked for"] += 1
 
     async def let_one_lag(self) -> None:

@@ -136,13 +136,13 @@ class Host:
 
     @property
     def leads(self) -> bool:
-        return self.node is not None and self.node.group.leads
+        return self.node is not None and self.node.group.view.leads
 
     @property
     def is_whole(self) -> bool:
         """Whether the node is up and has everything that it ever confirmed."""
         node = self.node
-        return node is not None and node.group.may_vote and node.stores.log.lost_below is None
+        return node is not None and node.group.view.may_vote and node.stores.log.lost_below is None
 
     @property
     def is_up(self) -> bool:
@@ -227,9 +227,9 @@ class Host:
                 self._watch.follow(app.node, is_damaged=self.disk.is_damaged)
                 life.node, life.application = app.node, app.application
                 await life.stop.wait()
-                led = app.node.group.leads
+                led = app.node.group.view.leads
                 await app.node.hand_over()
-                self._counted["leaderships handed over"] += led and not app.node.group.leads
+                self._counted["leaderships handed over"] += led and not app.node.group.view.leads
                 self._count_cold()
                 life.node = life.application = None
                 nursery.cancel_scope.cancel()

@@ -44,7 +44,7 @@ class Operator:
             node = self._any_host().node
             if node is None:
                 continue
-            configuration = node.group.configuration
+            configuration = node.group.view.configuration
             voters, learners = configuration.voters, configuration.learners
             if learners and self._random.random() < 0.8:
                 await self._promote(self._random.choice(learners), voters)

@@ -19,10 +19,11 @@ from streamd.group.drafts import Draft, PendingEntry
 from streamd.group.group import Group
 from streamd.group.packages import OwnPackage, OwnPackages
 from streamd.group.proposals import OutcomeUnknown, Unavailable, fail_all
+from streamd.group.reads import GroupReads
 from streamd.group.state_flusher import StateFlusher
 from streamd.group.writer import Job, Writer
 from streamd.raft.chain import ChainPosition
-from streamd.raft.core import Ready
+from streamd.raft.core import Ready, Role
 from streamd.raft.messages import Entry, HardState
 from streamd.storage import files, install, journal, leveldb, leveldb_format, torn_writes
 from streamd.storage.journal import Journal, Mark, Record
@@ -253,13 +254,13 @@ def raft_snapshot_does_not_reset_the_log(patch: pytest.MonkeyPatch) -> None:
 
 @bug(Focus({Faults.partition: 1}))
 def followers_read_without_a_read_index(patch: pytest.MonkeyPatch) -> None:
-    real = Group.catch_up
+    real = GroupReads.catch_up
 
-    async def catch_up(self: Group, timeout_s: float = 10.0) -> None:
-        if self.leads:
+    async def catch_up(self: GroupReads, timeout_s: float = 10.0) -> None:
+        if self._core.role is Role.LEADER:
             await real(self, timeout_s)
 
-    patch.setattr(Group, "catch_up", catch_up)
+    patch.setattr(GroupReads, "catch_up", catch_up)
 
 
 @bug(
@@ -274,13 +275,13 @@ def followers_read_without_a_read_index(patch: pytest.MonkeyPatch) -> None:
     )
 )
 def leaders_read_without_asking_anyone(patch: pytest.MonkeyPatch) -> None:
-    real = Group.catch_up
+    real = GroupReads.catch_up
 
-    async def catch_up(self: Group, timeout_s: float = 10.0) -> None:
-        if not self.leads:
+    async def catch_up(self: GroupReads, timeout_s: float = 10.0) -> None:
+        if self._core.role is not Role.LEADER:
             await real(self, timeout_s)
 
-    patch.setattr(Group, "catch_up", catch_up)
+    patch.setattr(GroupReads, "catch_up", catch_up)
 
 
 _LEADERS_CHANGE = Focus(
@@ -397,17 +398,17 @@ def forwarded_write_is_answered_before_it_is_committed(patch: pytest.MonkeyPatch
     real = Group._propose_pending
 
     def propose_pending(self: Group) -> None:
-        before = self.last_index
+        before = self.view.last_index
         real(self)
-        pending = self._applier._pending.get(self.last_index)
+        pending = self._applier._pending.get(self.view.last_index)
         header = self.state.header
-        if pending is None or header.applied_index != before or self.last_index == before:
+        if pending is None or header.applied_index != before or self.view.last_index == before:
             return
         outcomes = self.machine.apply(
-            self.last_index, pending.term, pending.now_ms, pending.commands, pending.packages
+            self.view.last_index, pending.term, pending.now_ms, pending.commands, pending.packages
         )
         self.state.header.applied_index = before
-        pending.settle(outcomes, self.node_id, self._packages)
+        pending.settle(outcomes, self.view.node_id, self._packages)
 
     patch.setattr(Group, "_propose_pending", propose_pending)
 
@@ -425,7 +426,7 @@ def replicas_use_their_own_clocks(patch: pytest.MonkeyPatch) -> None:
 
         def pending(entry: Entry) -> PendingEntry:
             found = of_the_leader(entry)
-            if not self.leads:
+            if not self.view.leads:
                 found.now_ms = self._clock_ms()
             return found
 

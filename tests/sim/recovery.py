@@ -110,9 +110,16 @@ class Recovery:
             if host.node is None:
                 return None
             group = host.node.group
-            if not group.may_vote:
+            if not group.view.may_vote:
                 return None
-            places.add((group.applied_index, group.commit_index, group.last_index, group.term))
+            places.add(
+                (
+                    group.view.applied_index,
+                    group.view.commit_index,
+                    group.view.last_index,
+                    group.view.term,
+                )
+            )
         if len(places) != 1:
             return None
         applied, _, last, _ = places.pop()
@@ -121,7 +128,7 @@ class Recovery:
     def _configuration(self) -> Configuration | None:
         for host in self._simulation.hosts.values():
             if host.leads and host.node is not None:
-                return host.node.group.configuration
+                return host.node.group.view.configuration
         return None
 
     # -- equality -----------------------------------------------------------------------------
@@ -130,7 +137,7 @@ class Recovery:
         digests: dict[int, tuple[int, int]] = {}
         for host in members:
             assert host.node is not None
-            await host.node.group.flush()
+            await host.node.group.storage.flush()
             index = host.node.group.state.stored_index
             chunks_too = self._simulation.store is None
             digests[host.node_id] = index, state_digest(host, chunks_too=chunks_too)

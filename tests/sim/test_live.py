@@ -102,7 +102,7 @@ async def append_all(machine: Machine, numbers: range) -> None:
         await trio.sleep(random.uniform(0, _PAUSE_S))
         while True:
             with suppress(Unavailable):
-                await machine.node.group.propose(append("a", b"<%04d>" % number))
+                await machine.node.group.writes.propose(append("a", b"<%04d>" % number))
                 break
 
 
@@ -110,7 +110,7 @@ async def followed_everywhere(machines: Machines, nursery: trio.Nursery) -> list
     """A reader at each node, and a stream for them."""
     await wait_until(lambda: all(machine.is_ready for machine in machines.all))
     leader = await machines.leader()
-    await leader.node.group.propose(create("a"))
+    await leader.node.group.writes.propose(create("a"))
     await append_all(leader, range(20))
     tails = [Tail(machine) for machine in machines.all]
     for tail in tails:
@@ -137,7 +137,7 @@ def test_live_readers_continue_at_a_node_that_gets_a_raft_snapshot(play: Play) -
             machines.network.cut(_both_ways(lagging, leader, other))
             await append_all(leader, range(40, 80))
             for machine in (leader, other):
-                await machine.node.group.compact()
+                await machine.node.group.storage.compact()
             # Longer than the silence limit of a connection: bytes sent into it are lost.
             await trio.sleep(10)
             machines.heal()

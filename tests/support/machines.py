@@ -98,7 +98,7 @@ class Machine:
 
     @property
     def leads(self) -> bool:
-        return self.running is not None and self.node.group.leads
+        return self.running is not None and self.node.group.view.leads
 
     @property
     def is_ready(self) -> bool:

@@ -102,7 +102,7 @@ def append(name: str, data: bytes, content_type: str = TEXT) -> Append:
 
 
 async def append_to(node: Node, name: str, data: bytes) -> Outcome:
-    return await node.group.propose(append(name, data), len(data))
+    return await node.group.writes.propose(append(name, data), len(data))
 
 
 async def read_all(node: Node, name: str, max_bytes: int = 1 << 20) -> bytes:

@@ -45,6 +45,6 @@ class StreamSink:
 
     async def _propose(self, command: Command, size: int) -> Outcome:
         try:
-            return await self._group.propose(command, size)
+            return await self._group.writes.propose(command, size)
         except (Unavailable, OutcomeUnknown) as error:
             raise SinkFailed(str(error)) from None

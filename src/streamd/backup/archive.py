@@ -145,7 +145,7 @@ class Archive:
         assert position.index >= previous.index
         if position.index > previous.index:
             command = Archived(lead.term, previous, position, has_gap)
-            await self._group.propose(command)
+            await self._group.writes.propose(command)
         if self.archived != position:
             return False
         await self._point_at_end()
@@ -194,7 +194,7 @@ class Archive:
 
     async def _bridge(self, lead: LeaderTerm, archived: LogPosition) -> bool:
         """Ask other members for entries that this node's log no longer has."""
-        others = self._group.configuration.members() - {self._group.node_id}
+        others = self._group.view.configuration.members() - {self._group.view.node_id}
         silent = False
         for member in sorted(others):
             try:
@@ -260,7 +260,7 @@ class Archive:
         """Entries that are missing between others that can be restored, as the first and the last
         of each gap; None if that is not known: on a node that does not lead, or has just begun to.
         A gap ends when everything before it has been removed for its age."""
-        return self._checkpointer.gaps if self._group.leads else None
+        return self._checkpointer.gaps if self._group.view.leads else None
 
     @property
     def damaged_checkpoints(self) -> list[str] | None:
@@ -277,7 +277,7 @@ class Archive:
     @property
     def newest_checkpoint(self) -> LogPosition | None:
         """The newest checkpoint's position; None if `gaps` are not known or there is none yet."""
-        newest = self._checkpointer.newest if self._group.leads else None
+        newest = self._checkpointer.newest if self._group.view.leads else None
         return newest if newest is not None and newest.index else None
 
     @property

@@ -220,9 +220,11 @@ class Checkpointer:
 
     @asynccontextmanager
     async def _source(self) -> AsyncIterator[SnapshotSource]:
-        await self._group.flush()
+        await self._group.storage.flush()
         try:
-            source = await self._group.open_snapshot(self._random.getrandbits(64), only_hot=True)
+            source = await self._group.storage.open_snapshot(
+                self._random.getrandbits(64), only_hot=True
+            )
         except SnapshotUnavailable as gone:
             raise ColdUnavailable(str(gone)) from gone
         try:
@@ -273,7 +275,7 @@ class Checkpointer:
     async def _archived_through(self, index: int) -> None:
         self._target.wanted_index = index
         state = self._group.state
-        if not await self._group.wait_for(
+        if not await self._group.view.wait_for(
             lambda: state.header.archived.index >= index, _ARCHIVE_TIMEOUT_S
         ):
             raise Unavailable(f"the log is not archived up to entry {index}")

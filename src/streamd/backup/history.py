@@ -103,14 +103,15 @@ class History:
         """Forget what another term has shown, once an entry of this term is applied: then the state
         has everything that earlier leaders committed, and so everything that they archived."""
         group, header = self._group, self._group.state.header
-        if not (group.leads and header.applied_term == group.term):
-            await group.wait_for(
-                lambda: group.leads and header.applied_term == group.term, _APPLY_TIMEOUT_S
+        if not (group.view.leads and header.applied_term == group.view.term):
+            await group.view.wait_for(
+                lambda: group.view.leads and header.applied_term == group.view.term,
+                _APPLY_TIMEOUT_S,
             )
-        if not (group.leads and header.applied_term == group.term):
+        if not (group.view.leads and header.applied_term == group.view.term):
             raise Unavailable("this node does not lead, or only just")
-        if group.term != self._term:
-            self._term, self._is_known = group.term, False
+        if group.view.term != self._term:
+            self._term, self._is_known = group.view.term, False
             self.problem, self.has_archive, self.pointed_index = None, False, 0
             self.has_lost_end = False
 
@@ -126,8 +127,8 @@ class History:
         catalog = await objects.catalog()
         found = await self._end_of(objects, catalog)
         # A deposed leader that does not know it finds what its successor wrote.
-        await self._group.catch_up()
-        if not self._group.leads or self._group.term != term:
+        await self._group.reads.catch_up()
+        if not self._group.view.leads or self._group.view.term != term:
             raise Unavailable("leadership has changed")
         is_same = await self._compare(objects, catalog, found)
         self._is_known, self._looked_at = is_same is not None, trio.current_time()

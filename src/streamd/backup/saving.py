@@ -88,10 +88,10 @@ class Saver:
         async with self._lock:
             if self._open is not None:
                 raise BackupInProgress
-            await self._group.catch_up()
-            await self._group.flush()
+            await self._group.reads.catch_up()
+            await self._group.storage.flush()
             try:
-                source = await self._group.open_snapshot(self._random.getrandbits(64))
+                source = await self._group.storage.open_snapshot(self._random.getrandbits(64))
             except SnapshotUnavailable as gone:
                 raise Unavailable(str(gone)) from gone
             name = f"{self._random.getrandbits(128):032x}"

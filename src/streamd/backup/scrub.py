@@ -124,7 +124,7 @@ class Scrubber:
         before = self.scrub
         if scrub == before:
             return
-        await self._group.propose(Scrubbed(lead.term, scrub), _COMMAND_BYTES)
+        await self._group.writes.propose(Scrubbed(lead.term, scrub), _COMMAND_BYTES)
         if self.scrub != scrub:
             raise Unavailable("leadership has changed")
         for name in set(scrub.missing) - set(before.missing):
@@ -157,7 +157,7 @@ class Scrubber:
     async def _missing_packs(self) -> list[str]:
         """The packs that slices are in but that the store does not list with their size."""
         found: list[str] = []
-        await self._group.stored()
+        await self._group.reads.stored()
         start: bytes | None = keys.PACK
         while start is not None:
             packs, start = await self._target.run_blocking(living_page, self._store, start)
@@ -167,7 +167,7 @@ class Scrubber:
                 absent |= await self._absent(folder, {name: sizes[name] for name in names})
             if absent:
                 # Packs that died meanwhile may have been removed.
-                await self._group.stored()
+                await self._group.reads.stored()
                 places = [place for place, pack in packs if pack.name in absent]
                 left = await self._target.run_blocking(_packs_at, self._store, places)
                 found += sorted(pack.name for pack in left if pack.name in absent)

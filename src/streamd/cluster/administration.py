@@ -101,7 +101,7 @@ class Administration:
     def __init__(self, group: Group, cluster: Cluster) -> None:
         self._group = group
         self._cluster = cluster
-        self._formats = LogFormats(group, group.state, cluster)
+        self._formats = LogFormats(group.view, group.state, cluster)
         self._one_at_a_time = trio.Lock()
 
     async def perform(self, command: AdminCommand) -> dict[str, Any]:
@@ -112,23 +112,23 @@ class Administration:
         ends_at = trio.current_time() + _CHANGE_TIMEOUT_S
         self._group.admission.must_be_member()
         while True:
-            asked = self._group.leader_id
+            asked = self._group.view.leader_id
             try:
                 return await self._ask_leader(command)
             except Unavailable:
                 left_s = ends_at - trio.current_time()
                 group = self._group
-                if not await group.wait_for(
-                    lambda: group.leader_id not in (0, asked),  # noqa: B023 - awaited at once
+                if not await group.view.wait_for(
+                    lambda: group.view.leader_id not in (0, asked),  # noqa: B023 - awaited at once
                     left_s,
                 ):
                     raise
 
     async def _ask_leader(self, command: AdminCommand) -> dict[str, Any]:
-        leader_id = self._group.leader_id
+        leader_id = self._group.view.leader_id
         if not leader_id:
             raise Unavailable("no leader is known")
-        if leader_id == self._group.node_id:
+        if leader_id == self._group.view.node_id:
             return await self._carry_out(command)
         payload = await self._cluster.ask_to_administer(leader_id, _ENCODER.encode(command))
         reply = _REPLY.decode(payload)
@@ -155,9 +155,9 @@ class Administration:
                     await self._remove(node_id)
                 case Transfer(node_id=wanted):
                     await self._transfer(wanted)
-        configuration = self._group.configuration
+        configuration = self._group.view.configuration
         return {
-            "leader_id": self._group.leader_id or None,
+            "leader_id": self._group.view.leader_id or None,
             "voters": sorted(configuration.voters),
             "learners": sorted(configuration.learners),
         }
@@ -168,7 +168,7 @@ class Administration:
         hello = await self._cluster.meet(address, _MEET_TIMEOUT_S)
         if hello is None:
             raise AdminRefused("NO_ANSWER", f"no node of this cluster's name answers at {address}")
-        self._with_learner(self._group.configuration, hello)
+        self._with_learner(self._group.view.configuration, hello)
         _must_be_empty(hello)
         try:
             now = await self._cluster.invite(hello.node_id)
@@ -195,7 +195,7 @@ class Administration:
         on its first unknown command."""
         needed = self._formats.needed
         if log_format is not None and log_format < needed:
-            own = f"node {self._group.node_id} runs {__version__}"
+            own = f"node {self._group.view.node_id} runs {__version__}"
             raise AdminRefused(
                 "RELEASE_TOO_OLD",
                 f"node {node_id} runs {self._release_of(node_id)} of streamd, which does not "
@@ -213,7 +213,7 @@ class Administration:
                 raise AdminRefused("NOT_A_LEARNER", f"node {node_id} is not a learner")
             if replacing is not None and replacing not in current.voters:
                 raise AdminRefused("NOT_A_VOTER", f"node {replacing} is not a voter")
-            lag = self._group.last_index - self._group.peers()[node_id].match_index
+            lag = self._group.view.last_index - self._group.view.peers()[node_id].match_index
             if lag > _CAUGHT_UP_ENTRIES:
                 raise AdminRefused("NOT_CAUGHT_UP", f"node {node_id} lags by {lag} entries")
             self._must_understand(node_id, self._cluster.log_format_of(node_id))
@@ -224,10 +224,10 @@ class Administration:
         await self._change(promoted)
 
     async def _remove(self, node_id: int) -> None:
-        current = self._group.configuration
+        current = self._group.view.configuration
         if node_id not in current.members():
             raise AdminRefused("NOT_A_MEMBER", f"node {node_id} is not a member")
-        if node_id == self._group.node_id and current.voters != (node_id,):
+        if node_id == self._group.view.node_id and current.voters != (node_id,):
             # The next leader removes this node: a leader that removed itself could not answer.
             await self._transfer(None)
             raise Unavailable("leadership was transferred; ask again")
@@ -248,12 +248,12 @@ class Administration:
         index, target = await self._propose(change)
 
         def settled() -> bool:
-            found = group.configuration
+            found = group.view.configuration
             final = not found.voters_outgoing and found.voters == target.voters
             # Another leader may have replaced the entry.
-            return group.commit_index >= index and final and found.learners == target.learners
+            return group.view.commit_index >= index and final and found.learners == target.learners
 
-        if not await self._group.wait_for(settled, _CHANGE_TIMEOUT_S):
+        if not await self._group.view.wait_for(settled, _CHANGE_TIMEOUT_S):
             raise OutcomeUnknown("the change is not committed yet; check the cluster's status")
 
     async def _propose(
@@ -266,13 +266,13 @@ class Administration:
         ends_at = trio.current_time() + _CHANGE_TIMEOUT_S
         while True:
             self._must_lead()
-            committed = group.commit_index
-            target = _of_members_only(change(group.configuration))
+            committed = group.view.commit_index
+            target = _of_members_only(change(group.view.configuration))
             try:
-                return group.propose_configuration(target), target
+                return group.view.propose_configuration(target), target
             except ChangeInProgress as error:
                 left_s = ends_at - trio.current_time()
-                if not await group.wait_for(partial(_beyond, group, committed), left_s):
+                if not await group.view.wait_for(partial(_beyond, group, committed), left_s):
                     raise AdminRefused("CHANGE_IN_PROGRESS", str(error)) from error
             except InvalidConfiguration as error:
                 raise AdminRefused("INVALID_CONFIGURATION", str(error)) from error
@@ -280,7 +280,7 @@ class Administration:
                 raise Unavailable(str(error)) from error
 
     def _must_lead(self) -> None:
-        if not self._group.leads:
+        if not self._group.view.leads:
             raise Unavailable("this node does not lead")
 
     # -- leadership -----------------------------------------------------------------------------
@@ -289,49 +289,53 @@ class Administration:
         """Transfer leadership before this node stops, if it leads and another voter answers: the
         others need no election timeout to notice. Gives up after about one such timeout."""
         group = self._group
-        to = self._successor() if group.leads else None
+        to = self._successor() if group.view.leads else None
         if to is None or not self._answers(to):
             return
         try:
-            group.transfer(to)
+            group.view.transfer(to)
         except (NotLeader, InvalidTransfer) as error:
             log.warning("leadership is not handed over", to=to, reason=str(error))
             return
 
         # The transfer itself ends after an election timeout.
-        await group.wait_for(lambda: not group.transferring, _CHANGE_TIMEOUT_S)
-        if group.leads or not await group.wait_for(lambda: group.leader_id != 0, _SUCCESSION_S):
+        await group.view.wait_for(lambda: not group.view.transferring, _CHANGE_TIMEOUT_S)
+        if group.view.leads or not await group.view.wait_for(
+            lambda: group.view.leader_id != 0, _SUCCESSION_S
+        ):
             log.warning("leadership could not be handed over in time", to=to)
         else:
-            log.info("leadership handed over", to=group.leader_id)
+            log.info("leadership handed over", to=group.view.leader_id)
 
     def _answers(self, voter: int) -> bool:
-        return self._group.peers()[voter].ticks_since_heard < _SILENT_TICKS
+        return self._group.view.peers()[voter].ticks_since_heard < _SILENT_TICKS
 
     def _successor(self) -> int | None:
         """The voter that is fit best to lead in this leader's place; None without another one."""
         group = self._group
-        others = [one for one in group.configuration.voters if one != group.node_id]
-        peers = group.peers()
+        others = [one for one in group.view.configuration.voters if one != group.view.node_id]
+        peers = group.view.peers()
         return max(
             others, key=lambda one: (self._answers(one), peers[one].match_index), default=None
         )
 
     async def _transfer(self, wanted: int | None) -> None:
         group = self._group
-        if wanted == group.node_id:
+        if wanted == group.view.node_id:
             return
         to = wanted if wanted is not None else self._successor()
         if to is None:
             raise AdminRefused("NOT_A_VOTER", "there is no other voter")
         try:
-            group.transfer(to)
+            group.view.transfer(to)
         except NotLeader as error:
             raise Unavailable(str(error)) from error
         except InvalidTransfer as error:
             raise AdminRefused("NOT_A_VOTER", str(error)) from error
-        await group.wait_for(lambda: group.leader_id not in (0, group.node_id), _CHANGE_TIMEOUT_S)
-        if group.leader_id != to:
+        await group.view.wait_for(
+            lambda: group.view.leader_id not in (0, group.view.node_id), _CHANGE_TIMEOUT_S
+        )
+        if group.view.leader_id != to:
             raise AdminRefused("NOT_TRANSFERRED", f"node {to} did not become the leader")
 
 
@@ -364,4 +368,4 @@ def _of_members_only(target: Configuration) -> Configuration:
 
 
 def _beyond(group: Group, index: int) -> bool:
-    return group.commit_index > index
+    return group.view.commit_index > index

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
 from random import Random
 from typing import Protocol
@@ -72,8 +72,6 @@ class Member(Protocol):
 
     async def archive_for(self, payload: bytes) -> bytes: ...
 
-    async def operate(self, payload: bytes) -> bytes: ...
-
     def send_snapshots(self, members: Sequence[int]) -> None: ...
 
 
@@ -115,6 +113,8 @@ class Cluster:
         self._credentials = credentials
         self.refused_requests = 0
         self.member: Member | None = None
+        # Carries out what a peer asks of this node as the leader.
+        self.operate: Callable[[bytes], Awaitable[bytes]] | None = None
         defaults = Limits()
         packet_bytes = max(defaults.max_packet_bytes, max_body_bytes + _OVERHEAD_BYTES)
         self.transport = Transport(
@@ -307,8 +307,8 @@ class Cluster:
                     return await self.member.take_snapshot_step(payload)
                 case RequestKind.ARCHIVE:
                     return await self.member.archive_for(payload)
-                case RequestKind.OPERATE:
-                    return await self.member.operate(payload)
+                case RequestKind.OPERATE if self.operate is not None:
+                    return await self.operate(payload)
         except Unavailable as error:
             raise transport_errors.RequestRefused("UNAVAILABLE", str(error)) from error
         except OutcomeUnknown as error:
@@ -319,7 +319,7 @@ class Cluster:
         """Raises `RequestRefused` for a node that is not a member. The leader counts as one, even
         if this node lags and does not know the configuration yet."""
         members = self._configuration.members()
-        if members and peer_id not in members and peer_id != member.group.leader_id:
+        if members and peer_id not in members and peer_id != member.group.view.leader_id:
             self.refused_requests += 1
             raise transport_errors.RequestRefused(
                 "NOT_A_MEMBER", f"node {peer_id} is not a member of the cluster"

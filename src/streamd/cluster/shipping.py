@@ -120,7 +120,7 @@ class SnapshotSender:
             log.warning("could not send a Raft snapshot", to=peer_id, error=str(error))
         finally:
             self._receiving.remove(peer_id)
-            self._group.snapshot_ended(peer_id, index)
+            self._group.storage.snapshot_ended(peer_id, index)
 
     def _check_understands(self, peer_id: int) -> None:
         """Raises `SnapshotUnavailable` for a node of a release that does not know quotas: it would
@@ -133,8 +133,8 @@ class SnapshotSender:
     @asynccontextmanager
     async def _snapshot(self) -> AsyncIterator[SnapshotSource]:
         """A snapshot as of now. Raises `SnapshotUnavailable`."""
-        await self._group.flush()
-        source = await self._group.open_snapshot(
+        await self._group.storage.flush()
+        source = await self._group.storage.open_snapshot(
             self._random.getrandbits(64), only_hot=self._only_hot
         )
         try:
@@ -173,15 +173,15 @@ class SnapshotSender:
             if answer.is_complete:
                 answer = await self._ask(peer_id, Finish(snapshot_id))
             else:
-                started, taken = trio.current_time(), self._group.writes_taken
+                started, taken = trio.current_time(), self._group.writes.taken
                 piece = await self._run_blocking(source.piece, wanted)
                 answer = await self._ask(peer_id, Take(snapshot_id, piece))
-                if self._group.writes_taken > taken:
+                if self._group.writes.taken > taken:
                     await trio.sleep(min(_MAX_REST_S, _REST * (trio.current_time() - started)))
 
     async def _ask(self, peer_id: int, step: Begin | Take | Finish) -> Answer:
         """Raises `Unavailable`, `OutcomeUnknown`, `_Unwanted`."""
-        if peer_id not in self._group.peers():
+        if peer_id not in self._group.view.peers():
             raise _Unwanted("this node no longer leads the follower")
         answer = await self._cluster.ask_snapshot(peer_id, _ENCODER.encode(step))
         try:
@@ -209,7 +209,7 @@ class SnapshotReceiver:
         while True:
             await trio.sleep_until(self._last_step_at + KEPT_S)
             async with self._one_at_a_time:
-                if self._group.is_installing:
+                if self._group.storage.is_installing:
                     # The last step continues, though the sender has stopped waiting for it.
                     self._last_step_at = trio.current_time()
                 if trio.current_time() < self._last_step_at + KEPT_S:
@@ -232,7 +232,7 @@ class SnapshotReceiver:
                 raise Unavailable(str(error)) from error
 
     async def _take(self, step: Begin | Take | Finish) -> Answer:
-        if self._group.is_installing:
+        if self._group.storage.is_installing:
             # The sender has stopped waiting; the received pieces must stay as they are.
             raise Unavailable("a snapshot is being installed")
         if isinstance(step, Begin):
@@ -246,12 +246,12 @@ class SnapshotReceiver:
             raise Unavailable("pieces of the snapshot are missing")
         self._meta = None
         meta = await self._run_blocking(self._sink.finish)
-        if not await self._group.install(meta):
+        if not await self._group.storage.install(meta):
             await self._run_blocking(self._sink.discard)
         return Answer()
 
     async def _begin(self, meta: SnapshotMeta) -> Answer:
-        if meta.index <= self._group.commit_index:
+        if meta.index <= self._group.view.commit_index:
             self._meta = None
             await self._run_blocking(self._sink.discard)
             return Answer()

@@ -29,7 +29,7 @@ from streamd.group.proposals import (
     refusals_of,
 )
 from streamd.group.session_opener import SessionOpener
-from streamd.group.sweeping import until_now
+from streamd.group.touches import until_now
 from streamd.process.diagnostics import FillLevel
 from streamd.process.threads import RunBlocking
 from streamd.raft.core import Core, Role

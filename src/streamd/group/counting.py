@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol
-
 import msgspec
 
+from streamd.group.faces import Faces
 from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
-from streamd.streams.commands import Command, Outcome, Sweep
+from streamd.streams.commands import Sweep
 from streamd.streams.model import Bucket, Stream
-from streamd.streams.state import State
 
 _ROWS_AT_ONCE = 256
 
@@ -20,25 +17,10 @@ _BUCKET = msgspec.msgpack.Decoder(Bucket)
 _STREAM = msgspec.msgpack.Decoder(Stream)
 
 
-class CountingGroup(Protocol):
-    """What counting needs of a group."""
-
-    @property
-    def state(self) -> State: ...
-
-    @property
-    def term(self) -> int: ...
-
-    async def stored(self) -> int: ...
-
-    @property
-    def propose(self) -> Callable[[Command], Awaitable[Outcome]]: ...
-
-
 class Counting:
     """Passes over all streams until every bucket has counted its own; once in a term."""
 
-    def __init__(self, group: CountingGroup, store: StateStore, run_blocking: RunBlocking) -> None:
+    def __init__(self, group: Faces, store: StateStore, run_blocking: RunBlocking) -> None:
         self._group = group
         self._store = store
         self._run_blocking = run_blocking
@@ -53,15 +35,16 @@ class Counting:
         Raises `Unavailable`, `OutcomeUnknown`.
         """
         group = self._group
-        if not group.state.header.counts:
+        if not group.reads.state.header.counts:
             return False
-        if self._term != group.term:
-            self._term, self._next, self._continues = group.term, None, True
+        term = group.view.term
+        if self._term != term:
+            self._term, self._next, self._continues = term, None, True
         if not self._continues:
             return False
         if self._next is None:
             # Streams made after this are counted when they are made.
-            await group.stored()
+            await group.reads.stored()
             if not await self._run_blocking(_is_any_uncounted, self._store):
                 self._continues = False
                 return False
@@ -69,7 +52,7 @@ class Counting:
         uncounted, self._next = await self._run_blocking(_uncounted, self._store, self._next)
         if uncounted:
             self._continues = True
-            await group.propose(Sweep(uncounted))
+            await group.writes.propose(Sweep(uncounted))
         return self._next is not None or self._continues
 
 

@@ -60,8 +60,8 @@ class Drafting:
     def __init__(
         self,
         core: Core,
-        queue: ProposalQueue[Proposal],
         foreign: ProposalQueue[ForeignPackage],
+        queue: ProposalQueue[Proposal],
         packages: OwnPackages,
         opener: SessionOpener,
     ) -> None:

@@ -7,7 +7,7 @@ from heapq import nsmallest
 import msgspec
 import trio
 
-from streamd.group.counting import CountingGroup
+from streamd.group.faces import Faces
 from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
@@ -31,7 +31,7 @@ class Ending:
     nothing is lost if a proposal fails.
     """
 
-    def __init__(self, group: CountingGroup, store: StateStore, run_blocking: RunBlocking) -> None:
+    def __init__(self, group: Faces, store: StateStore, run_blocking: RunBlocking) -> None:
         self._group = group
         self._store = store
         self._run_blocking = run_blocking
@@ -40,7 +40,7 @@ class Ending:
 
     async def step(self, now_ms: int) -> None:
         """Look at one stream, if any is crowded. Raises `Unavailable`, `OutcomeUnknown`."""
-        state, now = self._group.state, trio.current_time()
+        state, now = self._group.reads.state, trio.current_time()
         self._resting = {key: until for key, until in self._resting.items() if until > now}
         key = next((one for one in state.crowded if one not in self._resting), None)
         if key is None:
@@ -52,7 +52,7 @@ class Ending:
             return
         idlest = await self._run_blocking(_idlest, self._store, stream.stream_id, now_ms)
         if idlest:
-            await self._group.propose(EndProducers(key, idlest))
+            await self._group.writes.propose(EndProducers(key, idlest))
 
 
 def _idlest(store: StateStore, stream_id: int, now_ms: int) -> list[str]:

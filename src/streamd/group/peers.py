@@ -62,7 +62,7 @@ class Peers(Protocol):
         """Take the configuration in force; called when it changes."""
 
     def snapshots_wanted(self, members: Sequence[int]) -> None:
-        """Send these members a Raft snapshot, and call `Group.snapshot_ended` for each."""
+        """Send these members a Raft snapshot, and call `GroupStorage.snapshot_ended` for each."""
 
 
 class NoPeers:

@@ -12,15 +12,13 @@ from streamd.group.applying import Applier
 from streamd.group.peers import Peers
 from streamd.group.proposals import OutcomeUnknown
 from streamd.group.state_flusher import StateFlusher
+from streamd.group.stores import Stores
 from streamd.process.metrics import Metrics
 from streamd.process.threads import OneThread
 from streamd.raft.core import Core, Ready
 from streamd.raft.membership import decode_configuration
-from streamd.storage.data_dir import DataDir
 from streamd.storage.install import install
-from streamd.storage.log_storage import LogStorage
 from streamd.storage.raft_snapshots import SnapshotMeta, SnapshotSource
-from streamd.storage.state_store import StateStore
 from streamd.streams.state import State, load_rows
 
 Job = Callable[[], Awaitable[None]]
@@ -37,10 +35,8 @@ class Writer:
     def __init__(
         self,
         core: Core,
-        log: LogStorage,
+        stores: Stores,
         state: State,
-        store: StateStore,
-        data_dir: DataDir,
         applier: Applier,
         flusher: StateFlusher,
         peers: Peers,
@@ -53,10 +49,10 @@ class Writer:
         """`in_log_thread` runs everything that touches the log's files, a call at a time.
         `state_replaced` is called when a Raft snapshot has been installed."""
         self._core = core
-        self._log = log
+        self._log = stores.log
         self._state = state
-        self._store = store
-        self._data_dir = data_dir
+        self._store = stores.state
+        self._data_dir = stores.data_dir
         self._applier = applier
         self._flusher = flusher
         self._peers = peers

@@ -27,7 +27,9 @@ class AdminApplication:
         node = service.node
         self._compressor = service.compressor
         self._auditor = Auditor(service.trail, service.authority, _described)
-        self._answers = PromptAnswers(node.metrics, node.group.submit, self._auditor.answered)
+        self._answers = PromptAnswers(
+            node.metrics, node.group.writes.submit, self._auditor.answered
+        )
         self._operations = Operations(
             ops,
             service.authority,

@@ -182,7 +182,7 @@ class StreamApplication:
         self._rates = service.rates
         self._auditor = Auditor(service.trail, service.authority, _described)
         self._answers = PromptAnswers(
-            service.node.metrics, service.node.group.submit, self._auditor.answered
+            service.node.metrics, service.node.group.writes.submit, self._auditor.answered
         )
         self._operations = Operations(
             ops,

@@ -26,7 +26,7 @@ from streamd.http.admin.answers import Answer, answering, error_answer
 from streamd.http.openapi import document
 from streamd.http.protocol.fields import BadRequest, parse_query
 from streamd.node import cold_status, status
-from streamd.node.leader_operations import COLD_WORK, Found
+from streamd.node.leader_operations import COLD_WORK, Found, LeaderOperations
 from streamd.node.node import Node
 from streamd.process.metrics import Metrics
 
@@ -41,10 +41,14 @@ STATUS = {"NOT_A_MEMBER": 404, "NOT_A_LEARNER": 404, "NOT_A_VOTER": 404, "NO_ANS
 
 
 def create_ops_app(
-    metrics: Metrics, node: Node, random: Random, held: debug_routes.HeldNow = dict
+    metrics: Metrics,
+    node: Node,
+    operations: LeaderOperations,
+    random: Random,
+    held: debug_routes.HeldNow = dict,
 ) -> QuartTrio:
-    """Routes over a node. `random` makes the secrets of tokens; `held` tells how full queues and
-    caches are."""
+    """Routes over a node. `operations` are those of its cluster's leader. `random` makes the
+    secrets of tokens; `held` tells how full queues and caches are."""
     app = QuartTrio("streamd", static_folder=None)
     # No path has a second spelling here; werkzeug would redirect doubled slashes.
     app.url_map.merge_slashes = False
@@ -70,26 +74,13 @@ def create_ops_app(
     @app.get("/cluster/status")
     @answering
     async def cluster_status() -> Answer:
-        return jsonify(await _leaders_report(node, "status") or status.report(node)), 200
+        return jsonify(await _leaders_report(operations, "status") or status.report(node)), 200
 
     @app.post("/cluster/snapshot")
     async def snapshot() -> Answer:
-        return jsonify(first_log_index=await node.group.compact()), 200
+        return jsonify(first_log_index=await node.group.storage.compact()), 200
 
-    @app.get("/cluster/cold")
-    @answering
-    async def cold() -> Answer:
-        found = await _leaders_report(node, "cold") or await cold_status.report(node)
-        return _no_cold_store() if found is None else (jsonify(found), 200)
-
-    for work in COLD_WORK:
-        app.add_url_rule(
-            f"/cluster/cold/{work}",
-            endpoint=f"cold {work}",
-            view_func=partial(_run_now, node, work),
-            methods=["POST"],
-        )
-
+    _add_cold(app, node, operations)
     for operation, kind in _ADMIN_COMMANDS.items():
         app.add_url_rule(
             f"/cluster/{operation}",
@@ -133,11 +124,29 @@ def _add_probes(app: QuartTrio, node: Node) -> None:
         return jsonify(status="no leader is known, or this node lags"), 503
 
 
+def _add_cold(app: QuartTrio, node: Node, operations: LeaderOperations) -> None:
+    """The cold store: its report, and work of the leader to start now."""
+
+    @app.get("/cluster/cold")
+    @answering
+    async def cold() -> Answer:
+        found = await _leaders_report(operations, "cold") or await cold_status.report(node)
+        return _no_cold_store() if found is None else (jsonify(found), 200)
+
+    for work in COLD_WORK:
+        app.add_url_rule(
+            f"/cluster/cold/{work}",
+            endpoint=f"cold {work}",
+            view_func=partial(_run_now, node, operations, work),
+            methods=["POST"],
+        )
+
+
 def _no_cold_store() -> Answer:
     return error_answer("NO_COLD_STORE", 'this node has no cold store: cold.backend is "none"', 404)
 
 
-async def _leaders_report(node: Node, name: str) -> Found | None:
+async def _leaders_report(operations: LeaderOperations, name: str) -> Found | None:
     """The leader's report, if the request is for that and the leader answers. Raises
     `BadRequest`."""
     given = parse_query(request.query_string)
@@ -145,16 +154,16 @@ async def _leaders_report(node: Node, name: str) -> Found | None:
         case None:
             return None
         case b"leader":
-            return await node.operations.report(name)
+            return await operations.report(name)
     raise BadRequest("INVALID_REQUEST", "the parameter at can only be leader")
 
 
 @answering
-async def _run_now(node: Node, work: str) -> Answer:
+async def _run_now(node: Node, operations: LeaderOperations, work: str) -> Answer:
     """Start work of the leader's cold store now; the answer says how to tell when it is done."""
     if node.cold_tier is None:
         return _no_cold_store()
-    order = await node.operations.start(work)
+    order = await operations.start(work)
     if order is not None:
         return jsonify(order), 202
     # A leader of release 0.1.0 takes the order from its clients only.

@@ -28,7 +28,7 @@ from streamd.process.metrics import Metrics
 from streamd.streams.commands import Command, Outcome
 
 Args = TypeVarTuple("Args")
-# As `Group.submit`.
+# As `GroupWrites.submit`.
 Submit = Callable[[Command, int, Callable[[Settled], None]], object]
 
 # What a handler raises instead of an answer.

@@ -15,13 +15,14 @@ or a snapshot at an old offset, carries a `VerifiedPosition` that `position_look
 Records never change. If the stream was replaced meanwhile, the outcome is `STALE`, and the lookup
 is repeated.
 
-`status` and `cold_status` report to operators, as JSON and as metrics. What only the leader knows
+`status` and `cold_status` report to operators, as JSON and as metrics, and `leader_operations` gets
+them from the leader: they take a `Node`, which knows nothing of them. What only the leader knows
 is absent, or not a number, on the other nodes.
 
 Invariants:
 
 - A value of the state belongs to the machine: never write to it, nor keep it across an await.
-- A read is linearizable only after `Group.catch_up`.
+- A read is linearizable only after `GroupReads.catch_up`.
 - Without a cold store every read of cold records raises a `ColdError`; nothing else changes.
 
 This package must never change the state except through the log. Read on: docs/reads.md,

@@ -84,14 +84,14 @@ class Upload:
             await self._begin()
         if self._only_compare:
             return
-        await self._group.have_room()
+        await self._group.writes.have_room()
         part = StorePart(self._upload_id, self._parts, data)
-        started, taken = trio.current_time(), self._group.writes_taken
-        outcome = await self._group.propose(part, len(data))
+        started, taken = trio.current_time(), self._group.writes.taken
+        outcome = await self._group.writes.propose(part, len(data))
         if outcome.result is not Result.UPLOADING:
             raise UploadRefused(outcome)
         self._parts += 1
-        if self._group.writes_taken - taken > 1:
+        if self._group.writes.taken - taken > 1:
             await trio.sleep(min(_MAX_REST_S, _REST * (trio.current_time() - started)))
 
     async def publish(self, content_type: str, size: int, digest: bytes, last: bytes) -> Outcome:
@@ -115,7 +115,7 @@ class Upload:
     def close(self) -> None:
         """Remove from the log what was not published."""
         if self._upload_id:
-            self._group.abandon_upload(self._upload_id)
+            self._group.writes.abandon_upload(self._upload_id)
             self._upload_id = 0
 
     async def _begin(self) -> None:

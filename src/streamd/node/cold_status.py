@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import trio
 
 from streamd.backup.archive import Archive
+from streamd.node.node import Node
 from streamd.process.metrics import Metrics
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.packs import stored_packs
 from streamd.tiering.tier import ColdTier, LeaderTerm, PeriodicTask
-
-if TYPE_CHECKING:
-    from streamd.node.node import Node
 
 
 class Packs(NamedTuple):
@@ -43,11 +41,11 @@ async def report(node: Node) -> dict[str, Any] | None:
     return {
         "place": tier.cold.place,
         "unavailable_ms": _unavailable_ms(tier),
-        "node_id": group.node_id,
-        "leads": group.leads,
-        "leader_id": group.leader_id or None,
+        "node_id": group.view.node_id,
+        "leads": group.view.leads,
+        "leader_id": group.view.leader_id or None,
         "leader_address": node.leader_address(),
-        "term": group.term,
+        "term": group.view.term,
         "hot_bytes": header.hot_bytes,
         "hot_limit_bytes": config.hot_limit_bytes,
         "lag_ms": _lag_ms(node, oldest_ms),

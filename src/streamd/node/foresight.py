@@ -33,12 +33,12 @@ class Foresight:
         self._reads = reads
 
     async def propose(self, command: Command, size: int = 0) -> Outcome:
-        """As `Group.propose`."""
+        """As `GroupWrites.propose`."""
         if size > SMALL_WRITE_BYTES:
             outcome = await self.outcome(command)
             if outcome is not None:
                 return outcome
-        return await self._group.propose(command, size)
+        return await self._group.writes.propose(command, size)
 
     async def outcome(self, command: Command) -> Outcome | None:
         """The outcome of a command that changes nothing; None if it may change something.
@@ -49,8 +49,8 @@ class Foresight:
         if await self._look(command) is None:
             return None
         try:
-            await self._group.propose(Sweep([]))
-            await self._group.catch_up()
+            await self._group.writes.propose(Sweep([]))
+            await self._group.reads.catch_up()
         except OutcomeUnknown:
             return None
         outcome = await self._look(command)

@@ -7,18 +7,16 @@ of the leader for that, which may serve operations on a loopback address only (`
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import trio
 
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.node import cold_status, status
+from streamd.node.node import Node
 from streamd.tiering.tier import ColdTier, LeaderTerm
 from streamd.transport.errors import RequestRefused
-
-if TYPE_CHECKING:
-    from streamd.node.node import Node
 
 COLD_WORK = ("flush", "gc", "scrub")
 # For what another node can only tell about itself: not worth a long wait.
@@ -71,8 +69,8 @@ class LeaderOperations:
 
     async def _at_leader(self, name: str) -> Found | None:
         node = self._node
-        leader_id = node.group.leader_id
-        if leader_id == node.group.node_id:
+        leader_id = node.group.view.leader_id
+        if leader_id == node.group.view.node_id:
             return await self._handlers[name]()
         if not leader_id or node.cluster is None:
             raise Unavailable("no leader is known")
@@ -108,7 +106,7 @@ class LeaderOperations:
         return tier, tier.lead
 
     async def _status(self) -> Found:
-        if not self._node.group.leads:
+        if not self._node.group.view.leads:
             raise Unavailable("this node does not lead")
         return status.report(self._node)
 

@@ -29,7 +29,6 @@ from streamd.group.stores import Stores, open_core
 from streamd.node.blobs import Blobs
 from streamd.node.disk_guard import DiskGuard, DiskSpace, disk_space
 from streamd.node.foresight import Foresight
-from streamd.node.leader_operations import LeaderOperations
 from streamd.node.position_lookup import PositionLookup
 from streamd.node.reads import Reads
 from streamd.process.metrics import Metrics
@@ -82,10 +81,8 @@ class Node:
         self.run_blocking = run_blocking
         self.group = Group(
             open_core(stores, state, random, timing, has_peers=cluster is not None),
-            stores.log,
             Machine(state),
-            stores.state,
-            stores.data_dir,
+            stores,
             run_blocking=run_blocking,
             in_log_thread=in_log_thread,
             clock_ms=clock_ms,
@@ -94,9 +91,8 @@ class Node:
             peers=cluster,
             tick_s=timing.heartbeat_interval_ms / 1000,
             nonce=random.getrandbits(63),
-            group_id=stores.group_id,
         )
-        self.log_formats = LogFormats(self.group, state, cluster or NoPeers())
+        self.log_formats = LogFormats(self.group.view, state, cluster or NoPeers())
         self.disk = self._disk_guard(storage, disk_space)
         self.saver = self._saver(random)
         self.archive: Archive | None = None
@@ -107,7 +103,6 @@ class Node:
         self.foresight = Foresight(self.group, self.reads)
         self.lookup = PositionLookup(self.group, self.reads, self.foresight)
         self.blobs = Blobs(state, stores.state, reader, run_blocking)
-        self.operations = LeaderOperations(self)
         self.administration: Administration | None = None
         if cluster is not None:
             self.administration = Administration(self.group, cluster)
@@ -141,8 +136,8 @@ class Node:
         self.evictor = Evictor(
             self.group.state,
             self.stores.state,
-            self.group.state_write_lock,
-            self.group.stored,
+            self.group.storage.write_lock,
+            self.group.reads.stored,
             keep_bytes=config.hot_keep_bytes,
             run_blocking=self.run_blocking,
         )
@@ -211,11 +206,11 @@ class Node:
                 nursery.start_soon(self.disk.watch)
             nursery.start_soon(self.group.run)
             if self.cluster is not None:
-                self.cluster.configured(self.group.configuration)
+                self.cluster.configured(self.group.view.configuration)
                 self.cluster.member = self
                 nursery.start_soon(self._receiver.tidy_forever)
             else:
-                await self.group.catch_up()
+                await self.group.reads.catch_up()
             nursery.start_soon(
                 reclaim_forever, self.stores.state, self.run_blocking, self.group.pins
             )
@@ -224,7 +219,7 @@ class Node:
             yield
             if self.cluster is not None:
                 self.cluster.member = None
-            await self.group.flush()
+            await self.group.storage.flush()
             nursery.cancel_scope.cancel()
 
     # -- what peers ask -----------------------------------------------------------------------
@@ -240,9 +235,6 @@ class Node:
         if self.archive is None:
             raise Unavailable("this node has no cold store")
         return await self.archive.archive_for(payload)
-
-    async def operate(self, payload: bytes) -> bytes:
-        return await self.operations.operate(payload)
 
     def send_snapshots(self, members: Sequence[int]) -> None:
         assert self._nursery is not None
@@ -263,23 +255,23 @@ class Node:
     def leader_address(self) -> str | None:
         """The address at which clients reach the leader if that is another node; None if
         unknown."""
-        leader_id = self.group.leader_id
-        if self.cluster is None or leader_id in (0, self.group.node_id):
+        leader_id = self.group.view.leader_id
+        if self.cluster is None or leader_id in (0, self.group.view.node_id):
             return None
         return self.cluster.client_address_of(leader_id)
 
     def reaches_leader(self) -> bool:
         """Whether this node leads, or has a connection to the leader, by which it forwards writes
         and asks before it answers reads."""
-        leader_id = self.group.leader_id
-        if self.cluster is None or leader_id == self.group.node_id:
+        leader_id = self.group.view.leader_id
+        if self.cluster is None or leader_id == self.group.view.node_id:
             return True
         connection = self.cluster.connections().get(leader_id)
         return connection is not None and connection.connected
 
     def is_in_contact(self) -> bool:
         """Whether the group has voters and the leader, as far as known, can be reached."""
-        return bool(self.group.configuration.voters) and self.reaches_leader()
+        return bool(self.group.view.configuration.voters) and self.reaches_leader()
 
     def may_have_tokens(self) -> bool:
         """Whether all members understand commands about tokens, which 0.1.0 does not."""
@@ -291,4 +283,4 @@ class Node:
 
     def is_ready(self) -> bool:
         """Whether the node leads or follows, and its state is as new as it can be."""
-        return self.group.is_caught_up
+        return self.group.view.is_caught_up

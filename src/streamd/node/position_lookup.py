@@ -84,7 +84,7 @@ class PositionLookup:
 
     async def _stream(self, key: bytes, at: Position) -> Stream | None:
         """The stream, if it has a record at `at` or ends there."""
-        await self._group.catch_up()
+        await self._group.reads.catch_up()
         stream = await self._reads.stream(key)
         if stream is None or not stream.earliest.record <= at.record <= stream.records:
             return None

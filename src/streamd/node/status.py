@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamd import __version__
 from streamd.cluster.cluster import Cluster
+from streamd.node.node import Node
 from streamd.process.metrics import Metrics
 from streamd.raft.interface import PeerStatus
 from streamd.streams.model import Bucket
 from streamd.transport import PeerConnection
-
-if TYPE_CHECKING:
-    from streamd.node.node import Node
 
 # How many buckets have series of their own in the metrics.
 _MAX_BUCKETS = 100
@@ -23,20 +21,20 @@ _MAX_BUCKETS = 100
 def report(node: Node) -> dict[str, Any]:
     """The content of ``/cluster/status``. Raises `StorageFailed`."""
     group = node.group
-    configuration = group.configuration
+    configuration = group.view.configuration
     identity = node.stores.data_dir.identity
     found: dict[str, Any] = {
         "cluster_id": identity.cluster_id,
         "cluster_name": identity.cluster_name or None,
-        "node_id": group.node_id,
+        "node_id": group.view.node_id,
         "version": __version__,
-        "role": group.role.name.lower(),
-        "leader_id": group.leader_id or None,
-        "term": group.term,
-        "commit_index": group.commit_index,
-        "last_applied": group.applied_index,
-        "last_log_index": group.last_index,
-        "first_log_index": group.first_index,
+        "role": group.view.role.name.lower(),
+        "leader_id": group.view.leader_id or None,
+        "term": group.view.term,
+        "commit_index": group.view.commit_index,
+        "last_applied": group.view.applied_index,
+        "last_log_index": group.view.last_index,
+        "first_log_index": group.view.first_index,
         "voters": sorted(configuration.voters),
         "learners": sorted(configuration.learners),
         "streams": node.group.state.header.streams,
@@ -54,8 +52,8 @@ def report(node: Node) -> dict[str, Any]:
 def _members(node: Node, cluster: Cluster) -> list[dict[str, object]]:
     """What this node knows about each member; only the leader knows lag and contact."""
     group = node.group
-    configuration = group.configuration
-    progress = group.peers()
+    configuration = group.view.configuration
+    progress = group.view.peers()
     connections = cluster.connections()
     members: list[dict[str, object]] = []
     for node_id, peer_address, client_address in configuration.addresses:
@@ -68,7 +66,7 @@ def _members(node: Node, cluster: Cluster) -> list[dict[str, object]]:
         if node_id in progress:
             peer = progress[node_id]
             member["match_index"] = peer.match_index
-            member["behind_entries"] = group.last_index - peer.match_index
+            member["behind_entries"] = group.view.last_index - peer.match_index
             member["behind_bytes"] = _lag_bytes(node, peer)
             member["flow"] = peer.state
             member["last_contact_ms"] = _last_contact_ms(node, peer)
@@ -83,13 +81,13 @@ def _members(node: Node, cluster: Cluster) -> list[dict[str, object]]:
 
 def too_old_members(node: Node) -> int:
     """How many members run a release that does not understand the log, so far as is known."""
-    members = node.group.configuration.members() - {node.group.node_id}
+    members = node.group.view.configuration.members() - {node.group.view.node_id}
     return sum(bool(node.log_formats.lacked_by(one)) for one in members)
 
 
 def _version(node: Node, node_id: int, connections: Mapping[int, PeerConnection]) -> str:
     """The release that a member runs, or ran when it was last connected. 0.1.0 does not tell."""
-    if node_id == node.group.node_id:
+    if node_id == node.group.view.node_id:
         return __version__
     connection = connections.get(node_id)
     return (connection.release if connection is not None else "") or "unknown"
@@ -98,7 +96,7 @@ def _version(node: Node, node_id: int, connections: Mapping[int, PeerConnection]
 def _lag_bytes(node: Node, peer: PeerStatus) -> int:
     """About how many bytes of entries a follower lacks. If the log no longer has some of them and a
     Raft snapshot will replace them, only the rest counts."""
-    return node.stores.log.size_after(max(peer.match_index, node.group.first_index - 1))
+    return node.stores.log.size_after(max(peer.match_index, node.group.view.first_index - 1))
 
 
 def _last_contact_ms(node: Node, peer: PeerStatus) -> int:
@@ -116,10 +114,10 @@ def export(node: Node, metrics: Metrics) -> None:
         },
     )
     group, gauge = node.group, metrics.gauge
-    gauge("raft_term", "The node's Raft term.", lambda: group.term)
-    gauge("raft_role", "0 follower, 1 or 2 candidate, 3 leader.", lambda: group.role)
-    gauge("raft_commit_index", "The last committed log entry.", lambda: group.commit_index)
-    gauge("raft_applied_index", "The last applied log entry.", lambda: group.applied_index)
+    gauge("raft_term", "The node's Raft term.", lambda: group.view.term)
+    gauge("raft_role", "0 follower, 1 or 2 candidate, 3 leader.", lambda: group.view.role)
+    gauge("raft_commit_index", "The last committed log entry.", lambda: group.view.commit_index)
+    gauge("raft_applied_index", "The last applied log entry.", lambda: group.view.applied_index)
     gauge("streams", "Streams that exist.", lambda: node.group.state.header.streams)
     metrics.counter_by(
         "what",
@@ -175,7 +173,7 @@ def _limited(node: Node) -> Iterator[tuple[str, Bucket]]:
 def _refused(node: Node) -> dict[str, float]:
     counts: dict[str, float] = {
         "commands": node.group.admission.refused_commands,
-        "messages": node.group.refused_messages,
+        "messages": node.group.view.refused_messages,
     }
     if node.cluster is not None:
         counts["requests"] = node.cluster.refused_requests
@@ -187,13 +185,13 @@ def _export_progress(node: Node, metrics: Metrics) -> None:
     group = node.group
 
     def of_each(value: Callable[[PeerStatus], float]) -> Callable[[], Mapping[str, float]]:
-        return lambda: {str(node_id): value(peer) for node_id, peer in group.peers().items()}
+        return lambda: {str(node_id): value(peer) for node_id, peer in group.view.peers().items()}
 
     metrics.gauge_by(
         "peer",
         "peer_behind_entries",
         "Log entries that a follower lacks; on the leader only.",
-        of_each(lambda peer: group.last_index - peer.match_index),
+        of_each(lambda peer: group.view.last_index - peer.match_index),
     )
     metrics.gauge_by(
         "peer",

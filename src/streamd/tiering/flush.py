@@ -125,7 +125,7 @@ class Flusher:
         if until_ms is None:
             return min(_LOOK_EVERY_S, self._flush_after_ms / 4000)
         # Rows that our own flush has changed must be in the store before they are read again.
-        await self._group.stored()
+        await self._group.reads.stored()
         with lead.pack() as number:
             found = await self._run_blocking(
                 gather_pack,
@@ -188,7 +188,7 @@ class Flusher:
         await self._cold.put_verified(name, found.content)
         size = len(found.content)
         command = FlushCold(term, number, name, size, found.slices)
-        outcome = await self._group.propose(command, len(found.slices) * _COMMAND_BYTES)
+        outcome = await self._group.writes.propose(command, len(found.slices) * _COMMAND_BYTES)
         if outcome.result is Result.STALE:
             log.info("a pack came too late: leadership has changed", pack=name)
             return False

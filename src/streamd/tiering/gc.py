@@ -171,7 +171,7 @@ class ColdGc:
             ends = await self._run_blocking(_slices, self._store, note, stream_id, after)
             if not ends or stream_id in self._pins.held():
                 return
-            await self._group.propose(DropSlices(stream_id, ends), 8 * len(ends))
+            await self._group.writes.propose(DropSlices(stream_id, ends), 8 * len(ends))
             removed.dropped_slices += len(ends)
             after = ends[-1]
 
@@ -219,7 +219,7 @@ class ColdGc:
         await self._cold.delete_now([pack.name for pack in own])
         for one in dead:
             self._reader.forget(one.pack.name)
-        await self._group.propose(ForgetPacks([one.place for one in dead]), 16 * len(dead))
+        await self._group.writes.propose(ForgetPacks([one.place for one in dead]), 16 * len(dead))
         removed.deleted_packs += len(own)
         removed.deleted_bytes += sum(pack.size for pack in own)
 
@@ -250,7 +250,7 @@ class ColdGc:
         while page := await self._cold.page(folder, after=after, limit=MAX_PAGE):
             # The names first, then the rows: an interruption leaves a row.
             under_way = frozenset(lead.under_way)
-            await self._group.stored()
+            await self._group.reads.stored()
             names = [found.name for found in page]
             orphans = await self._run_blocking(
                 _orphans, self._store, self._folder, names, lead.term, under_way

@@ -91,7 +91,7 @@ class Repacker:
         self._sparse_start = self._small_start = keys.PACK
         self._small.clear()
         # Moved slices must not be found in their former packs.
-        await self._group.stored()
+        await self._group.reads.stored()
 
     async def repack_sparse(self, lead: LeaderTerm) -> int:
         """Make one new pack from sparse ones; returns how many it replaces, 0 if there are no more.
@@ -195,7 +195,7 @@ class Repacker:
             name = cluster_folder(self._cluster_id()) + pack.name
             await self._cold.put_verified(name, pack.content)
             command = MoveSlices(lead.term, number, name, len(pack.content), moved)
-            await self._group.propose(command, 64 * len(moved))
+            await self._group.writes.propose(command, 64 * len(moved))
 
 
 class _Remembered:

@@ -161,10 +161,10 @@ class ColdTier:
             for task in self.node_tasks:
                 nursery.start_soon(task.run)
             while True:
-                if self._group.leads:
-                    await self._lead(LeaderTerm(self._group.term))
+                if self._group.view.leads:
+                    await self._lead(LeaderTerm(self._group.view.term))
                 else:
-                    await self._group.leadership_changed()
+                    await self._group.view.leadership_changed()
 
     def run_now(self) -> None:
         """Make the leader's tasks look for work now."""
@@ -178,8 +178,8 @@ class ColdTier:
             async with trio.open_nursery() as nursery:
                 for task in self.leader_tasks:
                     nursery.start_soon(task.run, lead)
-                while self._group.leads and self._group.term == lead.term:
-                    await self._group.leadership_changed()
+                while self._group.view.leads and self._group.view.term == lead.term:
+                    await self._group.view.leadership_changed()
                 nursery.cancel_scope.cancel()
         finally:
             self.lead = None

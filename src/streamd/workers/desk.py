@@ -143,7 +143,7 @@ class Desk:
         group = self._groups[message.group_id]
         for number, (command, size) in enumerate(message.commands, message.first):
             try:
-                group.submit(command, size, partial(self._settle, number))
+                group.writes.submit(command, size, partial(self._settle, number))
             except Unavailable as error:
                 self._settle(number, outcome.Error(error))
 

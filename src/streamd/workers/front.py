@@ -236,7 +236,7 @@ class Proposer:
         self._began = trio.lowlevel.ParkingLot()
 
     def submit(self, command: Command, size: int, tell: Callable[[Settled], None]) -> None:
-        """As `Group.submit`, which may still refuse: then `tell` gets the `Unavailable`."""
+        """As `GroupWrites.submit`, which may still refuse: then `tell` gets the `Unavailable`."""
         if not self._commands:
             self._began.unpark()
         self._commands.append((command, size))

@@ -79,7 +79,7 @@ class Supervisor:
         self._keeps_answers = keeps_answers
         self._fatal = fatal
         self._versions = Versions()
-        self._gathering = group.gathering
+        self._gathering = group.writes.gathering
         self._has_limits = has_limits
         self._versions.set_limited(has_limits())
         group.watch(self._versions.applied, self._turn_taken)

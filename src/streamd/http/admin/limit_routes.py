@@ -33,7 +33,7 @@ class LimitRoutes:
         self._node = node
 
     async def list_all(self) -> Answer:
-        await self._node.group.catch_up()
+        await self._node.group.reads.catch_up()
         return _json(AllLimitsBody(self._bodies("bucket"), self._bodies("identity")))
 
     def _bodies(self, kind: Kind) -> dict[str, LimitsBody]:
@@ -42,7 +42,7 @@ class LimitRoutes:
 
     async def show(self, kind: Kind, name: str) -> Answer:
         name = unquote(name)
-        await self._node.group.catch_up()
+        await self._node.group.reads.catch_up()
         found = self._node.group.state.limits.get(kind, name)
         return _not_found() if found is None else _json(LimitsBody.of(found))
 
@@ -66,7 +66,7 @@ class LimitRoutes:
     async def clear(self, kind: Kind, name: str) -> Answer:
         """Clear the limits of a bucket or an identity."""
         name = unquote(name)
-        await self._node.group.catch_up()
+        await self._node.group.reads.catch_up()
         if self._node.group.state.limits.get(kind, name) is None:
             return _not_found()
         if await self._propose(SetLimits(kind, name)) is not Result.DELETED:
@@ -75,8 +75,8 @@ class LimitRoutes:
 
     async def _propose(self, command: SetLimits) -> Result:
         """The result, once this node knows it."""
-        outcome = await self._node.group.propose(command)
-        await self._node.group.catch_up()
+        outcome = await self._node.group.writes.propose(command)
+        await self._node.group.reads.catch_up()
         return outcome.result
 
 

@@ -43,7 +43,7 @@ class TokenRoutes:
         self._random = random
 
     async def list_all(self) -> Answer:
-        await self._node.group.catch_up()
+        await self._node.group.reads.catch_up()
         known, now_ms = self._node.group.state.tokens, self._node.group.now_ms()
         shown = [body_of(token_id, token, now_ms) for token_id, token in known.items()]
         return _json(TokensBody(sorted(shown, key=attrgetter("name"))), 200)
@@ -125,7 +125,7 @@ class TokenRoutes:
 
     async def _find(self, token: str) -> int | None:
         """The id of a token by its id or name, as of now."""
-        await self._node.group.catch_up()
+        await self._node.group.reads.catch_up()
         known = self._node.group.state.tokens
         token_id = tokens.parse_id(token)
         if token_id is None:
@@ -138,8 +138,8 @@ class TokenRoutes:
 
     async def _propose(self, command: TokenCommand) -> Result:
         """The result, once this node knows it."""
-        outcome = await self._node.group.propose(command)
-        await self._node.group.catch_up()
+        outcome = await self._node.group.writes.propose(command)
+        await self._node.group.reads.catch_up()
         return outcome.result
 
     def _made(self, token_id: int, secret: str, status: int) -> Answer:

@@ -94,7 +94,7 @@ class ListingBody(msgspec.Struct):
 
 async def create(service: Service, request: Request, route: BucketRoute) -> Response:
     """PUT of a bucket."""
-    outcome = await service.node.group.propose(CreateBucket(route.name))
+    outcome = await service.node.group.writes.propose(CreateBucket(route.name))
     if outcome.result is Result.BUCKET_EXISTS:
         return error_response(409, "BUCKET_EXISTS", "the bucket exists")
     return Response(201, location(request))
@@ -121,9 +121,9 @@ async def look_at(service: Service, request: Request, route: BucketRoute) -> Res
 
 async def delete(service: Service, request: Request, route: BucketRoute) -> Response:
     """DELETE of a bucket without streams."""
-    outcome = await service.node.group.propose(DeleteBucket(route.name))
+    outcome = await service.node.group.writes.propose(DeleteBucket(route.name))
     if outcome.result is Result.BUCKET_NOT_EMPTY and await _sweep(service, route.name):
-        outcome = await service.node.group.propose(DeleteBucket(route.name))
+        outcome = await service.node.group.writes.propose(DeleteBucket(route.name))
     match outcome.result:
         case Result.DELETED:
             return Response(204)
@@ -142,7 +142,7 @@ async def _sweep(service: Service, name: bytes) -> bool:
     page = await _page(service, ListQuery(name, limit=1), local=False)
     if page.streams or not page.over:
         return False
-    await service.node.group.propose(
+    await service.node.group.writes.propose(
         Sweep([stream_key(name, over) for over in page.over[:_MAX_SWEPT]])
     )
     return True
@@ -153,7 +153,7 @@ async def list_buckets(service: Service, request: Request, route: BucketsRoute) 
     given = parse_query(request.query)
     query = BucketQuery(*_page_of(given), _visible_buckets(request))
     await service.catch_up(local=is_local(given))
-    await service.node.group.stored()
+    await service.node.group.reads.stored()
     page = await service.node.reads.bucket_page(query)
     entries = [BucketEntry(one.name.decode(), one.streams, one.created_ms) for one in page.buckets]
     body = BucketsBody(
@@ -210,17 +210,17 @@ async def _page(service: Service, query: ListQuery, *, local: bool) -> Page:
     node."""
     group = service.node.group
     asked_ms = group.now_ms()
-    page = await service.node.reads.page(query, await group.stored())
+    page = await service.node.reads.page(query, await group.reads.stored())
     over = [
         stream_key(query.bucket, listed.name)
         for listed in page.streams
         if listed.expiry_ms is not None and listed.expiry_ms <= asked_ms
     ]
-    if over and group.leads and not local:
+    if over and group.view.leads and not local:
         # As for a single stream (`Service.find`): the log learns of the expiry first, then clients
         # do. By then log time has passed `asked_ms`, so the second page leaves all of them out.
-        await group.propose(Sweep(over))
-        page = await service.node.reads.page(query, await group.stored())
+        await group.writes.propose(Sweep(over))
+        page = await service.node.reads.page(query, await group.reads.stored())
     return page
 
 

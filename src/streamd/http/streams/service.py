@@ -95,13 +95,15 @@ class Service:
         await self.catch_up(local=local)
         stream = await self.node.reads.stream(route.key)
         if stream is not None and self._must_expire(route, stream):
-            await self.node.group.propose(Sweep([route.key]))
+            await self.node.group.writes.propose(Sweep([route.key]))
             stream = await self.node.reads.stream(route.key)
         return _found(stream)
 
     def find_now(self, route: StreamRoute, *, local: bool = False) -> Stream | Response | None:
         """As `find`, or None if that must wait."""
-        if not (local or self.node.group.may_read_now()) or not self.node.reads.has(route.key):
+        if not (local or self.node.group.reads.may_read_now()) or not self.node.reads.has(
+            route.key
+        ):
             return None
         stream = self.node.reads.known(route.key)
         if stream is not None and self._must_expire(route, stream):
@@ -114,7 +116,7 @@ class Service:
         Raises `Unavailable`.
         """
         if not local:
-            await self.node.group.catch_up()
+            await self.node.group.reads.catch_up()
 
     def _must_expire(self, route: StreamRoute, stream: Stream) -> bool:
         """Whether a stream has expired and the log must say so before a reader is told.
@@ -126,8 +128,8 @@ class Service:
         if stream.deleted or (stream.ttl_ms is None and stream.expires_at_ms is None):
             return False
         group = self.node.group
-        touched_ms = group.touched_ms(route.key, stream.stream_id)
-        return group.leads and stream.expired(group.now_ms(), touched_ms)
+        touched_ms = group.writes.touches.latest_ms(route.key, stream.stream_id)
+        return group.view.leads and stream.expired(group.now_ms(), touched_ms)
 
     def incarnation(self, stream_id: int) -> int:
         """The number that the stream's ETags begin with."""
@@ -136,7 +138,7 @@ class Service:
     def touch(self, route: StreamRoute, stream: Stream) -> None:
         """Renew the sliding window of a stream that was read."""
         if stream.ttl_ms is not None:
-            self.node.group.touch(route.key, stream.stream_id)
+            self.node.group.writes.touches.note(route.key, stream.stream_id)
 
 
 def _found(stream: Stream | None) -> Stream | Response:

@@ -292,7 +292,7 @@ async def _propose_stream(service: Service, command: Create, body: bytes) -> Out
     except BadRequest:
         # If the stream exists, the body does not matter (protocol section 5.1).
         existing = replace(command, if_match=command.if_match or ANY_STATE)
-        outcome = await service.node.group.propose(existing)
+        outcome = await service.node.group.writes.propose(existing)
         if outcome.result is Result.PRECONDITION_FAILED:
             raise
         return outcome
@@ -431,7 +431,7 @@ def _records(kind: str, body: bytes) -> Records:
 
 async def delete(service: Service, request: Request, route: StreamRoute) -> Response:
     """DELETE of a stream."""
-    outcome = await service.node.group.propose(Delete(route.key, if_match(request.headers)))
+    outcome = await service.node.group.writes.propose(Delete(route.key, if_match(request.headers)))
     match outcome.result:
         case Result.DELETED:
             return Response(204)
