@@ -45,8 +45,8 @@ from streamd.streams.reading import (
 )
 from streamd.streams.snapshots import find_boundary
 from streamd.streams.state import State
-from streamd.tiering.eviction import Place, evict_some
 from streamd.tiering.flush import gather_pack
+from streamd.tiering.local_rows import Place, evict_some
 from tests.streams.memory_store import MemoryStore
 
 TEXT = "text/plain"

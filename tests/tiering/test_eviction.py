@@ -13,7 +13,7 @@ from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.model import ColdSlice
-from streamd.tiering.eviction import Place, Step, evict_some
+from streamd.tiering.local_rows import Place, Step, evict_some
 
 STREAM_ID = 7
 

@@ -164,7 +164,7 @@ def export(node: Node, metrics: Metrics) -> None:
     stuck = node.flusher
     gauge("cold_stuck_bytes", "That no object can hold, as known.", lambda: stuck.stuck_bytes)
     held = node.evictor
-    gauge("cold_kept_bytes", "In the store, and kept here too.", lambda: held.held_bytes or 0)
+    gauge("cold_kept_bytes", "In the store, and kept here too.", lambda: held.held_bytes)
     gauge("cold_cache_bytes", "Read from the store, in memory.", lambda: tier.reader.cached_bytes)
     metrics.counter_by("task", "cold_failures", "Rounds that failed.", of_each(_failures))
     metrics.gauge_by("task", "cold_failing", "Whether the last round failed.", of_each(_fails))

@@ -1,14 +1,39 @@
 """Tiering: records move to the cold store, are read from there, and leave the node's disk.
 
-The life of a record's bytes. An append makes them *hot*: they are in the state of every node.
-`flush`: the leader gathers bytes that are old enough, or too many, into a pack, puts it, reads it
-back and proposes `FlushCold`. When that entry is applied, the state has a row for each slice, and
-the bytes are *cold*. `eviction`: each node compares its own copy with the slice's digest, and
-removes the copy when they agree and its budget of hot bytes is used up. `cold_reader`: a read that
-finds no chunk finds the slices and gets them from the store, with a cache and read-ahead.
-`repacking`: the leader moves the live slices of sparse and of small packs into new ones. `gc`: the
-leader forgets the slices of deleted and trimmed streams after a grace period, deletes packs without
-live slices once no restore needs them, and deletes objects that nothing refers to (orphans).
+The bytes of a record:
+
+    append                flush, FlushCold            compared, evicted
+    ───────► HOT ───────────────────────► FLUSHED ─────────────────────► EVICTED
+             in the state of              in a slice of a pack,          only in the pack:
+             every node                   and on this node's disk        read by `cold_reader`
+      │                                     │                              │
+      └──────────────┬──────────────────────┴──────────────────────────────┘
+                     │ the stream is deleted or trimmed before them
+                     ▼
+                   GONE: rows by `group.reclaim`; the slice by DropSlices, after a grace period
+
+HOT becomes FLUSHED by an entry of the log, so at the same index on every node; *cold* records are
+all that are not hot. FLUSHED becomes EVICTED on each node by itself (`eviction` and `local_rows`),
+when its own copy has the slice's digest and its budget of flushed bytes is used up. A chunk that
+was evicted may come back, joined to the records after it, and is evicted again.
+
+The pack that holds their slices:
+
+    put and read back     FlushCold, MoveSlices            no live slice is left
+    ───────► UNDER WAY ────────────────────────► LIVE ───────────────────────► DEAD
+                │                                │  ▲                           │ object, then row
+                │ its entry can                  └──┘ slices are dropped,       ▼ (ForgetPacks)
+                ▼ no longer come                      or moved elsewhere     DELETED
+             ORPHAN ───────────────────────────────────────────────────────────►
+                       `gc` finds its name, and no row
+
+A dead pack waits for three things before it is deleted: a grace period for readers, the archive,
+which must no longer restore a state from before its death, and followers, which must have applied
+it.
+
+`flush`: the leader gathers bytes that are old enough, or too many, into a pack. `repacking` moves
+the live slices of sparse and of small packs into new ones, which leaves the old ones dead. `gc`
+drops slices and deletes packs and orphans. Nothing that is dead comes alive again.
 
 `async_store` runs the blocking calls of `objectstore` in threads, retries them, and fails fast
 while the store is unavailable. `tier` runs the tasks in rounds: `eviction` on every node, the
