@@ -7,12 +7,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import trio
 
 from streamd.group.reclaim import reclaim_some
+from streamd.process.threads import in_thread
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.model import ColdSlice
+from streamd.streams.state import State
+from streamd.tiering.eviction import Evictor
 from streamd.tiering.local_rows import Place, Step, evict_some
 
 STREAM_ID = 7
@@ -99,3 +103,74 @@ def test_the_rest_of_a_chunk_is_evicted_with_the_next_slice(store: StateStore) -
     holds(store, 3, 7, 8, data=b"abcdefgh")
     store.write([(keys.chunk_key(STREAM_ID, 3), None)])
     assert sum(step.evicted for step in evict_all(store)) == 5
+
+
+# -- the states of an evictor ---------------------------------------------------------------------
+
+
+async def nothing_waits() -> None:
+    """Everything that was applied is stored."""
+
+
+class Evicting:
+    """An evictor with a budget, over a store whose flushed bytes a test sets."""
+
+    def __init__(self, store: StateStore, *, keep_bytes: int, flushed_bytes: int) -> None:
+        self.state = State(store)
+        self.state.header.flushed_bytes = flushed_bytes
+        self.evictor = Evictor(
+            self.state,
+            store,
+            trio.Lock(),
+            nothing_waits,
+            keep_bytes=keep_bytes,
+            run_blocking=in_thread,
+        )
+
+    async def rest(self) -> None:
+        """Let it do everything that it does without a pause."""
+        while not await self.evictor.round():
+            pass
+
+
+async def test_all_is_counted_before_anything_is_evicted_down_to_the_budget(
+    store: StateStore,
+) -> None:
+    holds(store, 2, 4, 6, 8, data=b"abcdefgh")
+    stored_cold(store, 0, 8, b"abcdefgh")
+    within = Evicting(store, keep_bytes=8, flushed_bytes=8)
+    await within.rest()
+    assert (within.evictor.held_bytes, ends(store)) == (8, [2, 4, 6, 8])
+    beyond = Evicting(store, keep_bytes=7, flushed_bytes=8)
+    await beyond.rest()
+    assert (beyond.evictor.held_bytes, ends(store)) == (0, [])
+
+
+async def test_an_exhausted_evictor_makes_no_pass_until_more_is_flushed(
+    store: StateStore,
+) -> None:
+    holds(store, 8, data=b"abcdefgh")
+    stored_cold(store, 0, 5, b"abcde")
+    evicting = Evicting(store, keep_bytes=0, flushed_bytes=5)
+    await evicting.rest()
+    assert evicting.evictor.held_bytes == 5, "the chunk shares records with what is not flushed"
+    stored_cold(store, 5, 8, b"abcdefgh")
+    await evicting.rest()
+    assert ends(store) == [8]
+    evicting.state.header.flushed_bytes = 8
+    await evicting.rest()
+    assert (evicting.evictor.held_bytes, ends(store)) == (0, [])
+
+
+async def test_a_pass_in_vain_corrects_the_count_of_streams_that_are_gone(
+    store: StateStore,
+) -> None:
+    holds(store, 8, data=b"abcdefgh")
+    stored_cold(store, 0, 8, b"abcdefgh")
+    evicting = Evicting(store, keep_bytes=1, flushed_bytes=8)
+    for _ in range(2):
+        await evicting.evictor.round()
+    assert evicting.evictor.held_bytes == 8
+    store.write([(keys.chunk_key(STREAM_ID, 8), None)])
+    await evicting.rest()
+    assert (evicting.evictor.held_bytes, evicting.evictor.evicted_bytes) == (0, 0)

@@ -141,6 +141,7 @@ async def restore(
     earlier = await run_blocking(_check_usable, path)
     if earlier is not None and (earlier.place, earlier.choice) == (cold.place, choice):
         restored = earlier.restored
+        # The first run may have been a drill, without a fence; its repetition takes over.
         if fencing:
             note = FenceNote(restored.cluster_id, clock_ms())
             await fence_off(cold, restored.former_cluster_id, note, settle_s=settle_s)
@@ -154,6 +155,8 @@ async def restore(
         work = _Restoration(source, data_dir, plan, run_blocking, progress)
         reached = LogPosition(**plan.reached) if plan.reached else await work.bring_state()
         plan = work.plan
+        # Also when a repetition begins after the state: while the first run was away, the old
+        # cluster was not fenced off yet, and its garbage collection went on.
         packs, streams = await work.verify_packs(cold)
         restored = Restored(
             data_dir.identity.cluster_id,
@@ -175,6 +178,8 @@ async def restore(
                 )
                 note = FenceNote(restored.cluster_id, clock_ms())
                 await fence_off(cold, plan.former_cluster_id, note, settle_s=settle_s)
+                # Again, after the fence: a pack that was verified first may have been deleted while
+                # the last ones were read. From here on nothing deletes.
                 await _expect_all(cold, packs)
             await run_blocking(_found_cluster, data_dir, config, reached, done)
         return restored
@@ -185,6 +190,8 @@ async def restore(
 def _check_usable(path: Path) -> _Done | None:
     """Check that the directory is new, or has a restore under way; returns the result of one that
     is finished. Raises `RestoreRefused`, `StorageError`."""
+    # The plan goes last. Where both it and the result are there, a crash came between, and the last
+    # step is repeated.
     if not is_there(path) or is_there(path / "restore"):
         return None
     if path.is_dir() and (done := read_checked(path / _DONE, _Done)) is not None:
@@ -224,6 +231,8 @@ async def _plan(
     if choice.at_ms is not None:
         await check_time(source, catalog, choice.at_ms, clock_ms())
     base = await choose_base(source, catalog, choice, {})
+    # Written down before any row: the cluster archives on, and a repetition that chose for itself
+    # might take a newer checkpoint for the rest of an older one.
     plan = _begin_with(base, Plan(cold.place, choice, cluster_id, 0, "", 0))
     await run_blocking(write_checked, data_dir.restoring, plan)
     return plan
@@ -285,6 +294,8 @@ class _Restoration:
     async def _begin_with_another(self, catalog: Catalog, damage: Exception) -> None:
         """Plan without a damaged checkpoint. Raises `RestoreRefused` if no other suits; the next
         attempt tries all of them again, because they may have been repaired."""
+        # The rows first, then the new plan: rows of the damaged checkpoint would pass for those of
+        # the next one after a crash in between.
         await self._run_blocking(_forget_base, self._data_dir)
         given_up = note_damage(self.plan.given_up, self.plan.manifest, damage)
         try:
@@ -307,6 +318,8 @@ class _Restoration:
         await self._run_blocking(recover_install, self._data_dir)
         if not is_there(self._data_dir.state):
             await self._receive(manifest, meta)
+            # A crash before the marker makes the next attempt receive what is missing, one after it
+            # makes it install: half a checkpoint never becomes the state.
             await self._run_blocking(write_checked, self._data_dir.install_marker, meta)
             await self._run_blocking(recover_install, self._data_dir)
         return of.position
@@ -346,6 +359,8 @@ class _Restoration:
             except ObjectMissing:
                 # A running cluster merges segments: the same entries are in others then.
                 before, catalog = catalog, await self._source.catalog()
+                # Tried again only if the catalog has changed, and still leads to the end: a segment
+                # that the catalog lists and the store lacks would be asked for without end.
                 is_gone = not before.names() <= catalog.names()
                 if not is_gone or catalog.reach(replay.position.index) < plan.until_index:
                     raise
@@ -447,6 +462,7 @@ def _look_into(data_dir: DataDir) -> tuple[list[Pack], int]:
 def _found_cluster(data_dir: DataDir, config: Config, position: LogPosition, done: _Done) -> None:
     """Begin the log after the state, with this node alone; then the directory is complete."""
     store = StateStore(data_dir.state)
+    # All of this can be repeated: until the plan is removed, no node opens the directory.
     try:
         become_another(store, data_dir.identity.cluster_id)
     finally:

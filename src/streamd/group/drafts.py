@@ -49,6 +49,8 @@ class Draft:
         """Fail or requeue the content: the core did not append the entry."""
         fail_all(self.proposals, error)
         fail_all(self.foreign, error)
+        # Not failed: an earlier leader may have one in its log. "Never took effect" would be false
+        # of that copy, and its client would write the same again.
         for package in self._own:
             self._packages.refused(package)
 
@@ -102,6 +104,8 @@ class Drafting:
 
     def draft(self, max_commands: int, max_bytes: int) -> Draft | None:
         """The content of the next entry; None when nothing waits."""
+        # In turns: while this node's clients fill every entry, those of the followers would wait
+        # until their deadline if the same queue always went first.
         self._foreign_first = not self._foreign_first
         if not (
             self._opener.waiting or self._leaders or self._packages.has_waiting or self._foreign
@@ -115,6 +119,8 @@ class Drafting:
         fresh: list[Proposal] = []
         foreign: list[ForeignPackage] = []
         for takes_foreign in (self._foreign_first, not self._foreign_first):
+            # A command may be larger than an entry should be. It goes alone then: it would never
+            # fit beside another, and those after it would wait for it.
             must = not (own or fresh or foreign)
             if takes_foreign:
                 foreign = self._foreign.take(max_commands, max_bytes, at_least_one=must)
@@ -152,6 +158,7 @@ class Drafting:
         """Fail the commands that only the leader may propose; other nodes turn to the next
         leader."""
         elsewhere = Unavailable("this node no longer leads")
+        # Not the queue of this node's own commands: `Forwarding` sends those to the next leader.
         self._foreign.refuse_all(elsewhere)
         fail_all(self._opener.take() + self._leaders, elsewhere)
         self._leaders = []
@@ -168,7 +175,11 @@ class Drafting:
         if not self._opener.is_needed:
             return True
         if self._packages.session_id:
+            # The state remembers so many packages of a node and admits no other: one more would
+            # cost this node its session, and the clients of all undecided packages their outcomes.
             return self._packages.has_room
+        # Without a number a command cannot be sent again: if this leader were deposed now, its
+        # outcome would be unknown, for want of a session that opens in a moment.
         return self._opener.is_refused
 
 
@@ -206,11 +217,14 @@ class PendingEntry:
         This node's own packages are decided here too, whichever leader proposed them: the node
         may apply the entry before that leader answers, and the answer may never come.
         """
+        # There are more outcomes than proposals: those of the packages follow. An entry of another
+        # leader has no proposals here at all, but maybe this node's packages.
         for proposal, result in zip(self.proposals, outcomes, strict=False):
             proposal.settle(outcome.Value(result))
         if not self.packages:
             return
         first_foreign = len(self.packages) - len(self.foreign)
+        # From the end: how many commands come before the packages, only their leader knew.
         end = len(outcomes) - sum(stamp.count for stamp in self.packages)
         for place, stamp in enumerate(self.packages):
             start, end = end, end + stamp.count

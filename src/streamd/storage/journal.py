@@ -117,6 +117,8 @@ class Journal:
             return False
         content, crc = _encoded(before, body)
         write_at(self._descriptor, at, content)
+        # Before the next record is begun: `records` takes a torn record before a later one for
+        # damage.
         sync_data(self._descriptor)
         self.head = Mark(before.journal_id, before.sequence + 1, at + len(content), crc)
         return True
@@ -144,6 +146,8 @@ class Journal:
             self._grow()
         if at + size <= self._size:
             return at
+        # No record wraps: a reader looks for the next one in two places only, after the last one
+        # and where the file begins.
         return 0 if size < self._tail else None
 
     def _grow(self) -> None:
@@ -167,6 +171,8 @@ def records(content: bytes, mark: Mark) -> Iterator[Record]:
     while (record := _record(content, mark)) is not None:
         yield record
         mark = record.end
+    # A record that is lost in the middle looks like the end, and all after it, though confirmed,
+    # would be overwritten. The one begun with the number of `mark` is torn: it was not confirmed.
     for at, head in _heads(content):
         if head.journal_id == mark.journal_id and head.sequence > mark.sequence:
             raise Damaged(
@@ -180,6 +186,8 @@ def records_left(content: bytes, first_sequence: int = 0) -> list[Record]:
     found = []
     for at, head in _heads(content):
         if head.sequence >= first_sequence:
+            # It says itself what it follows, because that may be lost; so a record that does not
+            # continue its chain passes here.
             begin = Mark(head.journal_id, head.sequence, at, head.previous)
             with suppress(Damaged):
                 record = _record_at(content, at, begin)
@@ -221,6 +229,8 @@ def _stamp(journal_id: int, sequence: int) -> bytes:
 
 def _checksum(before: Mark, length: int, padded: bytes) -> int:
     """The checksum of a record and the one before it, which chains them."""
+    # 0 stands for the checksum itself. `before.chain` makes a record that is whole, but follows
+    # another one than this, fail as well.
     fields = (before.journal_id, before.sequence, 0, before.chain, length)
     return crc32c(padded, crc32c(_CHECKED.pack(*fields)))
 
@@ -238,6 +248,8 @@ def _filled_bytes(size: int) -> int:
 def _check_size(content: bytes, mark: Mark) -> None:
     """Raises `Damaged` if a part of the file is missing that was filled before it was used."""
     filled = _filled_bytes(len(content))
+    # A record after the filled part was written when the file was larger, so the cut took a part
+    # that was used. Zeros there are only what a crash left while the file grew.
     used = [at for at, head in _heads(content, filled) if head.journal_id == mark.journal_id]
     if used or mark.offset > filled or len(content) < filled:
         raise Damaged(f"it is cut short: it ends at byte {len(content)}")
@@ -255,6 +267,8 @@ def _record_at(content: bytes, at: int, mark: Mark) -> Record | None:
     end = at + _size(head.length)
     if end > _filled_bytes(len(content)):
         raise Damaged(f"it is cut short: the record at byte {at} ends at byte {end}")
+    # The stamps before the checksum, which is wrong for a torn record too: that one was never
+    # confirmed, and must not keep a node from starting after each loss of power.
     for sector in range(at + SECTOR_BYTES, end, SECTOR_BYTES):
         if not _is_stamped(content, sector, head.stamp):
             return None
@@ -271,6 +285,7 @@ def _head_at(content: bytes, at: int, mark: Mark) -> _Head | None:
     """The head of the record of `mark`, if its first sector is at `at`. Raises `Damaged`."""
     if not _is_stamped(content, at, _stamp(mark.journal_id, mark.sequence)):
         return None
+    # With its stamp the whole sector was written, so a head that is wrong was changed later.
     magic, crc, *fields = _HEAD.unpack_from(content, at)
     head = _Head(*fields)
     is_whole = magic == _MAGIC and crc == crc32c(_CHECKED.pack(*head))
@@ -284,6 +299,9 @@ def _is_stamped(content: bytes, sector: int, stamp: bytes) -> bool:
     found = content[sector + _PART_BYTES : sector + SECTOR_BYTES]
     if len(found) == len(stamp):
         difference = int.from_bytes(found, "big") ^ int.from_bytes(stamp, "big")
+        # A stamp of one wrong bit would else read as "not written": a flipped bit in the last
+        # record would silently undo a confirmed write. That an older stamp differs so has odds of
+        # 2**-27.
         if difference.bit_count() == 1:
             raise Damaged(f"a bit of the sector at byte {sector} has changed")
     return found == stamp

@@ -8,7 +8,7 @@ The bytes of a record:
              every node                   and on this node's disk        read by `cold_reader`
       │                                     │                              │
       └──────────────┬──────────────────────┴──────────────────────────────┘
-                     │ the stream is deleted or trimmed before them
+                     │ the stream is deleted, or trimmed past them
                      ▼
                    GONE: rows by `group.reclaim`; the slice by DropSlices, after a grace period
 
@@ -24,8 +24,7 @@ The pack that holds their slices:
                 │                                │  ▲                           │ object, then row
                 │ its entry can                  └──┘ slices are dropped,       ▼ (ForgetPacks)
                 ▼ no longer come                      or moved elsewhere     DELETED
-             ORPHAN ───────────────────────────────────────────────────────────►
-                       `gc` finds its name, and no row
+             ORPHAN ──────► DELETED by `gc`, which finds its name and no row
 
 A dead pack waits for three things before it is deleted: a grace period for readers, the archive,
 which must no longer restore a state from before its death, and followers, which must have applied
