@@ -10,6 +10,9 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 _ROOT = Path(__file__).parents[2]
 
@@ -39,14 +42,21 @@ def seeds(count: int, once_failed: Sequence[int] = ()) -> Sequence[int]:
     return [*once_failed, *range(first_seed(), first_seed() + count)]
 
 
-def seeds_until(
-    is_enough: Callable[[], bool], count: int, most: int, once_failed: Sequence[int] = ()
-) -> Iterator[int]:
-    """The same, and up to `most` more, as long as these were not enough.
+def one_each(count: int, quick: int, once_failed: Sequence[int] = ()) -> list[Any]:
+    """The same seeds, for a test of each: all but the first `quick` of the commit's are long."""
+    first: list[Any] = list(seeds(quick))
+    if replayed() is not None:
+        return first
+    later = (*once_failed, *seeds(count)[quick:])
+    return [*first, *(pytest.param(seed, marks=pytest.mark.long) for seed in later)]
+
+
+def seeds_until(is_enough: Callable[[], bool], count: int, most: int) -> Iterator[int]:
+    """`count` seeds, and up to `most` more, as long as these were not enough.
 
     A test can so demand of any seeds what only some of them bring about.
     """
-    yield from seeds(count, once_failed)
+    yield from seeds(count)
     more = range(first_seed() + count, first_seed() + count + most)
     if replayed() is None:
         yield from (seed for seed in more if not is_enough())
