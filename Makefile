@@ -13,15 +13,19 @@ FUZZ_READY := $(READY)-fuzz
 NODE_READY := tests/conformance/node_modules/.ready
 CLIENT_READY := tests/official_clients/node_modules/.ready
 BROWSER_READY := tests/examples/node_modules/.ready examples/editor/node_modules/.ready
-# Without npm the tests that need it are skipped.
-NPM_READY := $(if $(shell command -v npm),$(NODE_READY) $(CLIENT_READY) $(BROWSER_READY))
+# What `make test-all` needs beyond the others. Without npm the tests that need it are skipped.
+WITH_NPM := $(shell command -v npm)
+ALL_READY := $(TEST_READY) $(SPARK_READY) \
+  $(if $(WITH_NPM),$(NODE_READY) $(CLIENT_READY) $(BROWSER_READY))
 SIM_HEARTS := tests/raft/test_simulation.py tests/raft/test_planted_bugs.py
 ARGS ?=
 # The Python for the set-up; by default the first that is new enough.
 PYTHON ?=
-# Tests of one file share their servers, so a file is never split; Spark's share one session.
-# Two processes more than cores: tests that start, kill and stall servers wait much of their time.
-WORKERS ?= $(shell expr $$(nproc) + 2)
+# How many processes share a run; by default more than cores, because tests that start, kill and
+# stall servers wait much of their time, and fewer for the long ones, whose clusters need a MinIO.
+WORKERS ?=
+# Tests of one file share their servers, so a file is seldom split: tests/support/scheduling.py.
+PYTEST = $(BIN)/python -m pytest --dist loadfile -n $(or $(WORKERS),$(shell expr $$(nproc) + 2))
 # Container images set it, and then every server of the tests would compile its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -34,12 +38,16 @@ COVERAGE := --cov --cov-report=term
 # What depends on the calls of batch_io, whose twin in Python serves where there is no compiler.
 DOOR := $(addprefix tests/http/test_,front_door.py reactor.py fairness.py malformed.py live.py)
 
+# Begins a recipe that prints at its end what its runs of pytest skipped.
+LIST_SKIPPED := export STREAMD_TEST_SKIPPED=$$(mktemp); status=0; \
+  trap '$(BIN)/python -m tests.support.skipped; rm $$STREAMD_TEST_SKIPPED' EXIT;
+
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
   --constraint requirements.lock --editable
 
 FUZZED := scopes authorization signed jwt head path header
 
-.PHONY: help serve cluster test hearts test-pythons conformance jepsen cold tears fuzz audit
+.PHONY: help serve cluster test test-all hearts test-pythons conformance jepsen cold tears fuzz audit
 .PHONY: audit-test sim verify fix bench bench-cluster clean
 
 help: ## Show this list
@@ -51,27 +59,32 @@ serve: $(READY) ## Serve on 127.0.0.1:4437 from ./data (more flags: ARGS="--http
 cluster: $(READY) ## Start three nodes on this machine; Ctrl-C stops them
 	@set -m; config/cluster/start $(BIN) || exit # as a job: make gets no Ctrl-C and fails not by it
 
-test: $(TEST_READY) $(NPM_READY) ## Run all tests, the conformance suite included
+test: WORKERS := $(or $(WORKERS),$(shell expr 2 \* $$(nproc) + 2))
+test: $(TEST_READY) $(if $(WITH_NPM),$(NODE_READY)) ## Run all tests but the long ones
 	@$(BIN)/python -m tests.support.minio
-	@export STREAMD_TEST_SKIPPED=$$(mktemp); status=0; set -x; \
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS) $(COVERAGE) $(ARGS) || status=1; \
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS:%=--ignore=%) --durations=20 \
-	  $(ARGS) || status=1; \
-	STREAMD_PURE_PYTHON=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(DOOR) $(ARGS) || status=1; \
-	{ set +x; } 2>/dev/null; $(BIN)/python -m tests.support.skipped; rm $$STREAMD_TEST_SKIPPED; \
-	exit $$status
+	@$(LIST_SKIPPED) set -x; \
+	$(PYTEST) -m "not long" --durations=20 $(ARGS) || status=1; \
+	{ set +x; } 2>/dev/null; echo "-- not run: the long tests, which make test-all runs too"; exit $$status
+
+test-all: $(ALL_READY) ## Run all tests, with the branch coverage of the pure packages
+	@$(BIN)/python -m tests.support.minio
+	@$(LIST_SKIPPED) set -x; \
+	$(PYTEST) $(HEARTS) $(COVERAGE) $(ARGS) || status=1; \
+	$(PYTEST) $(HEARTS:%=--ignore=%) --durations=20 $(ARGS) || status=1; \
+	STREAMD_PURE_PYTHON=1 $(PYTEST) $(DOOR) $(ARGS) || status=1; \
+	{ set +x; } 2>/dev/null; exit $$status
 
 hearts: $(TEST_READY) ## Run only the tests of the pure packages, with their branch coverage
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(HEARTS) $(COVERAGE) $(ARGS)
+	$(PYTEST) $(HEARTS) $(COVERAGE) $(ARGS)
 
-test-pythons: $(NPM_READY) ## Run all tests but Spark's on each installed Python
+test-pythons: ## Run all tests but Spark's on each installed Python
 	@status=0; for version in 3.11 3.12 3.13 3.14; do \
 	  python=""; \
 	  for p in python$$version $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python; do \
 	    $$p -c '' 2>/dev/null && python=$$p && break; \
 	  done || { echo "Python $$version is not here"; continue; }; \
 	  $(MAKE) --no-print-directory PYTHON=$$python VENV=.venv-$$version \
-	    ARGS="--ignore=tests/spark $(ARGS)" test || status=1; \
+	    ARGS="--ignore=tests/spark $(ARGS)" test-all || status=1; \
 	done; exit $$status
 
 conformance: $(TEST_READY) $(NODE_READY) ## Run only the upstream conformance suite
@@ -96,7 +109,7 @@ fuzz: $(TEST_READY) $(FUZZ_READY) ## Fuzz peers (FUZZ_EXAMPLES=300 scenes), then
 audit: $(SPARK_READY) ## Audit a cold store (ARGS="--store s3://BUCKET/PREFIX --out DIR")
 	@$(BIN)/python spark/audit.py $(ARGS)
 
-audit-test: $(TEST_READY) ## Run all tests of the audit and of Spark, the long ones included
+audit-test: $(TEST_READY) $(SPARK_READY) ## Run all tests of the audit and of Spark, the long ones included
 	@$(BIN)/python -m tests.support.minio
 	AUDIT_TESTS=all $(BIN)/python -m pytest tests/spark $(ARGS)
 
@@ -105,7 +118,7 @@ sim: $(TEST_READY) ## Run only the simulations and their planted bugs (SEEDS=800
 	$(BIN)/python -m pytest tests/sim $(ARGS) || nodes=$$?; \
 	wait $$hearts && exit $${nodes:-0}
 
-verify: $(TEST_READY) ## Check style and types; changes nothing
+verify: $(TEST_READY) $(SPARK_READY) ## Check style and types; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -116,7 +129,7 @@ fix: $(TEST_READY) ## Repair what can be repaired automatically
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(TEST_READY) ## Measure against the Node reference server (needs wrk)
+bench: $(TEST_READY) $(SPARK_READY) ## Measure against the Node reference server (needs wrk)
 	$(BIN)/python -m bench $(ARGS)
 
 bench-cluster: $(TEST_READY) ## Compare three nodes with one, and measure the cost of failures (needs wrk)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import core, settings
 
 from tests.support import skipped
+from tests.support.long import ALL_BUT_LONG, is_long_as_a_whole
 from tests.support.seeds import first_seed
 
 # The same examples in every run of a commit: a failure here is a failure everywhere. Without a
@@ -24,6 +26,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _SUMMARY = "summary"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    is_unwanted = config.option.markexpr == ALL_BUT_LONG and is_long_as_a_whole(collection_path)
+    return True if is_unwanted else None
 
 
 @pytest.hookimpl(optionalhook=True)

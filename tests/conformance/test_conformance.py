@@ -24,7 +24,12 @@ TEST_TIMEOUT = "--testTimeout=60000"
 @pytest.mark.parametrize(
     ("version", "workers"),
     # Each run takes most of a minute, mostly of waiting; these four have each pair that differs.
-    [("HTTP/1.1", 1), ("HTTP/1.1", 2), ("HTTP/2", 1), ("HTTP/1.1 with a token", 2)],
+    [
+        ("HTTP/1.1", 1),
+        pytest.param("HTTP/1.1", 2, marks=pytest.mark.long),
+        pytest.param("HTTP/2", 1, marks=pytest.mark.long),
+        pytest.param("HTTP/1.1 with a token", 2, marks=pytest.mark.long),
+    ],
 )
 def test_the_upstream_suite_passes(version: str, workers: int, tmp_path: Path) -> None:
     node_or_skip()

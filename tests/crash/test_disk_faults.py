@@ -11,6 +11,8 @@ from tests.crash.strace import injecting, needs_strace
 from tests.storage.images import newest_file
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 _PATH = "/v1/stream/disk/faults"
 _MOST = 400
 # More than goes through the log's journal.

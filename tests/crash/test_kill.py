@@ -13,6 +13,8 @@ from tests.crash.strace import injecting, needs_strace
 from tests.crash.workload import Workload
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 _AT_ONCE = 2
 
 

@@ -128,6 +128,7 @@ def data_of_nobody(filled: Path) -> Iterator[Path]:
 
 
 @needs_root
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["", "LOCK", "identity.json", "log", "log/journal", "log/CURRENT", "floor", "state"]
 )
@@ -340,6 +341,7 @@ def _table() -> list[tuple[str, str]]:
     return [(name, error) for name in _OPENED for error in islice(errors, _EACH)]
 
 
+@pytest.mark.long
 @needs_strace
 @pytest.mark.parametrize(("name", "error"), _table())
 def test_a_file_that_cannot_be_opened(name: str, error: str, data: Path, tmp_path: Path) -> None:
@@ -355,6 +357,7 @@ def test_a_file_that_cannot_be_opened(name: str, error: str, data: Path, tmp_pat
     _assert_whole(data)
 
 
+@pytest.mark.long
 @needs_strace
 @pytest.mark.parametrize(
     ("call", "error"),

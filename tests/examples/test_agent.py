@@ -19,6 +19,8 @@ from tests.examples import killed_agent
 from tests.support import tether
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 ANSWER = "I bought milk, eggs for 4.30."
 TRANSCRIPT = [
     {"goal": "milk, eggs"},

@@ -9,6 +9,8 @@ import pytest
 from tests.examples.applications import Application
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 
 def test_an_application_that_was_killed_no_longer_listens(server: ServerProcess) -> None:
     with Application("examples.chat.app:app", {"STREAMD_URL": server.url}) as chat:

@@ -14,6 +14,8 @@ from tests.examples.applications import Application
 from tests.examples.browsing import chromium
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 CHAT = "tests.examples.told_chat:app"
 WORDS = "model/words"
 MESSAGES = "#messages > *"

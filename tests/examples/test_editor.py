@@ -14,6 +14,8 @@ from tests.examples.applications import Application
 from tests.examples.browsing import Page, pages, type_at_once
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 EDITOR = "examples.editor.app:app"
 TEXT, STATUS = "textarea", "output"
 DEADLINE_S = 60.0

@@ -15,6 +15,8 @@ from streamd.client import Client
 from tests.examples.browsing import Page, pages
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 TEXT = "for friends only"
 STREAM = "demo/diary"
 

@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 
 import httpx
+import pytest
 
 from streamd.client import Client
 from tests.examples.applications import Application
 from tests.examples.browsing import chromium
 from tests.support.server_process import ServerProcess
+
+pytestmark = pytest.mark.long
 
 TABLE = "examples.table.app:app"
 

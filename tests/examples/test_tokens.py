@@ -13,6 +13,8 @@ from tests.examples.applications import Application
 from tests.examples.browsing import Page, pages
 from tests.http.authorized import Authorized, authorized
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Authorized]:

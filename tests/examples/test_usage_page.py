@@ -9,6 +9,8 @@ import pytest
 
 from examples.usage.page import Day, HotSpot, Objects, Page, render, size_shown
 
+pytestmark = pytest.mark.long
+
 HOSTILE = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',

@@ -16,6 +16,8 @@ import trio
 from tests.http.serving import PATIENCE_S
 from tests.http.test_rates import BINARY, CI, OTHER, STRANGER, limited
 
+pytestmark = pytest.mark.long
+
 CROWD = int(os.environ.get("CROWD", "300"))
 GOOD, HOSTILE = "/v1/stream/others/s", "/v1/stream/agents/s"
 APPEND = (

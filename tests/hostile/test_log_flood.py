@@ -24,6 +24,8 @@ from tests.http.test_http2_frames import END_HEADERS, END_STREAM, HEADERS, PREFA
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 MARK = b"whisper"
 TEXTS = [
     MARK * 500,

@@ -47,6 +47,8 @@ from tests.support.machines import Machine, Machines, all_ready, play
 from tests.support.nodes import append_to, create, read_all
 from tests.transport.peers import Stranger
 
+pytestmark = pytest.mark.long
+
 _EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "6"))
 _SCENE = 40
 _STRANGER = 9

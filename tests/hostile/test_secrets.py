@@ -27,6 +27,8 @@ from tests.auth.provider import AUDIENCE, ISSUER, claims, key_set, signing_key
 from tests.jepsen_like.cluster_processes import ClusterProcesses, NodeProcess, wait_until
 from tests.support.minio import MinioServer, minio_or_skip
 
+pytestmark = pytest.mark.long
+
 SEED = 14
 BUCKET = "secrets"
 STREAM = "/v1/stream/agents/run"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from streamd.auth.tokens import mint
 from streamd.http.access.needs import is_for_clients
@@ -20,7 +21,13 @@ from tests.support.server_process import ServerProcess
 from tests.support.wire import checked_client
 
 ROOT = mint(1, b"root" * 5)
-PLACES = ("HTTP/1.1", "HTTP/2", "workers", "cluster", "admin listener")
+PLACES = (
+    "HTTP/1.1",
+    "HTTP/2",
+    pytest.param("workers", marks=pytest.mark.long),
+    "cluster",
+    "admin listener",
+)
 # Within it every node of an idle cluster knows what another one has acknowledged.
 _DEADLINE_S = 10.0
 _POLL_S = 0.02

@@ -30,6 +30,9 @@ from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
 from tests.support.wire import checked_client
 
+# Each process that shares a run takes seconds only to collect it.
+pytestmark = pytest.mark.long
+
 # Others would be wrong here: HTTP wants unknown headers and parameters to be ignored, and whether
 # a valid request is granted depends on what was done before.
 CHECKS = [

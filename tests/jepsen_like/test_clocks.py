@@ -14,6 +14,8 @@ from tests.jepsen_like.cluster_processes import ClusterProcesses, NodeProcess, a
 from tests.jepsen_like.workload import PHASE_S, under_load
 from tests.support.skewed_clock import SkewedClock, needs_compiler
 
+pytestmark = pytest.mark.long
+
 _HOUR_S = 3600
 _AHEAD_S = {1: 0, 2: _HOUR_S, 3: -_HOUR_S}
 

@@ -34,6 +34,7 @@ def _cluster(kept: ClusterProcesses) -> ClusterProcesses:
 # -- nodes that stop --------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_killed_leader_has_a_successor_within_two_election_timeouts(
     cluster: ClusterProcesses,
 ) -> None:
@@ -70,6 +71,7 @@ def test_live_readers_of_a_killed_leader_continue_elsewhere_without_a_gap(
     assert work.counts["event streams"] >= 3 * len(work.followers)
 
 
+@pytest.mark.long
 def test_all_nodes_killed_at_once_restart_with_everything(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         for _ in range(2):
@@ -83,6 +85,7 @@ def test_all_nodes_killed_at_once_restart_with_everything(cluster: ClusterProces
             work.wait_progress()
 
 
+@pytest.mark.long
 def test_a_rolling_restart_interrupts_no_client_for_longer_than_an_election(
     cluster: ClusterProcesses,
 ) -> None:
@@ -96,6 +99,7 @@ def test_a_rolling_restart_interrupts_no_client_for_longer_than_an_election(
     assert work.longest_gap() < ONE_ELECTION_S
 
 
+@pytest.mark.long
 def test_a_stopped_leader_has_a_successor_before_an_election_timeout(
     cluster: ClusterProcesses,
 ) -> None:
@@ -119,6 +123,7 @@ def test_a_stopped_leader_has_a_successor_before_an_election_timeout(
     assert min(outages_s) < ELECTION_TIMEOUT_S
 
 
+@pytest.mark.long
 def test_a_paused_leader_answers_nothing_stale(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         for _ in range(2):
@@ -150,6 +155,7 @@ def _fail_over(cluster: ClusterProcesses, work: Workload, leader: NodeProcess) -
     return successor
 
 
+@pytest.mark.long
 def test_a_partitioned_leader_acknowledges_and_answers_nothing(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         work.work()
@@ -175,6 +181,7 @@ def test_a_partitioned_leader_acknowledges_and_answers_nothing(cluster: ClusterP
     assert cluster.links.counts["held back"]
 
 
+@pytest.mark.long
 def test_a_leader_that_hears_nothing_steps_down(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         work.work(PHASE_S / 2)
@@ -185,6 +192,7 @@ def test_a_leader_that_hears_nothing_steps_down(cluster: ClusterProcesses) -> No
     assert cluster.links.counts["held back"]
 
 
+@pytest.mark.long
 def test_a_deaf_follower_does_not_disturb_the_others(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         work.work(PHASE_S / 2)
@@ -202,6 +210,7 @@ def test_a_deaf_follower_does_not_disturb_the_others(cluster: ClusterProcesses) 
     assert (cluster.leader(), term_of(leader)) == (leader, term)
 
 
+@pytest.mark.long
 def test_the_leader_stays_when_only_a_bridge_connects_two_nodes(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         work.work(PHASE_S / 2)
@@ -215,6 +224,7 @@ def test_the_leader_stays_when_only_a_bridge_connects_two_nodes(cluster: Cluster
     assert cluster.links.counts["held back"]
 
 
+@pytest.mark.long
 def test_slow_and_unreliable_links_cost_only_time(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
         work.work(PHASE_S / 2)
@@ -224,6 +234,7 @@ def test_slow_and_unreliable_links_cost_only_time(cluster: ClusterProcesses) -> 
     assert cluster.links.counts["broken"]
 
 
+@pytest.mark.long
 def test_five_nodes_in_a_ring_continue(tmp_path: Path) -> None:
     """Each node reaches two others, a majority with itself, and no two nodes reach the same
     majority."""

@@ -20,6 +20,8 @@ from tests.jepsen_like.cluster_processes import (
 from tests.jepsen_like.workload import PHASE_S, under_load
 from tests.storage.images import newest_file
 
+pytestmark = pytest.mark.long
+
 _SLOW_US = 3_000_000
 
 

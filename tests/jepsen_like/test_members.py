@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 
+import pytest
+
 from tests.jepsen_like.cluster_processes import (
     ELECTION_TIMEOUT_S,
     ONE_ELECTION_S,
@@ -13,6 +15,8 @@ from tests.jepsen_like.cluster_processes import (
     wait_until,
 )
 from tests.jepsen_like.workload import PHASE_S, under_load
+
+pytestmark = pytest.mark.long
 
 
 def test_a_fourth_node_becomes_a_voter_and_the_leader_is_removed_under_load(

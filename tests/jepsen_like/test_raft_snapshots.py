@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.jepsen_like.cluster_processes import (
     ClusterProcesses,
     NodeProcess,
@@ -10,6 +12,8 @@ from tests.jepsen_like.cluster_processes import (
     wait_until,
 )
 from tests.jepsen_like.workload import PHASE_S, Workload, under_load
+
+pytestmark = pytest.mark.long
 
 _INSTALLED = "a Raft snapshot was installed"
 _BULK_BYTES = 1024 * 1024

@@ -30,6 +30,8 @@ from tests.support import tether
 from tests.support.minio import MinioServer, minio_or_skip
 from tests.support.repeating import served
 
+pytestmark = pytest.mark.long
+
 WRITERS = 6
 BUCKET = "drill"
 PLACE = f"s3://{BUCKET}/some/where"

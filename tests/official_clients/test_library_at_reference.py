@@ -20,6 +20,8 @@ from tests.client.drivers import KINDS, connected
 from tests.client.test_following import losing_answers
 from tests.official_clients.test_npm_client import running
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(name="port", scope="module")
 def _port() -> Iterator[int]:

@@ -14,6 +14,8 @@ from tests.client.running import Shell
 from tests.official_clients.test_npm_client import URL_PATH, running
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 # Each takes four or five seconds' worth, longer than clients pause by themselves. The npm client's
 # `IdempotentProducer` does not pause: it reports the refusal.
 LINES = [f'{{"n":{number},"text":"{"x" * 30}"}}' for number in range(3)]

@@ -16,6 +16,8 @@ from tests.jepsen_like.cluster_processes import ClusterProcesses
 from tests.official_clients.test_npm_client import Script, restarted, running
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 ROOT = "/v1/stream/chats"
 START = [{"type": "stream-start", "warnings": []}, {"type": "text-start", "id": "1"}]
 

@@ -16,6 +16,8 @@ import pytest
 from tests.support.server_process import ServerProcess
 from tests.support.tools import node_or_skip
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parent
 DEADLINE_S = 60.0
 URL_PATH = "/v1/stream/demo/events"

@@ -12,6 +12,8 @@ from tests.official_clients.test_npm_client import DEADLINE_S, HERE, running
 from tests.support.server_process import ServerProcess
 from tests.support.tools import node_or_skip
 
+pytestmark = pytest.mark.long
+
 # Frames of a proxy that stores answers: any bytes, cut anywhere.
 FRAMES = [
     b"S\0\0\0\x02{}",

@@ -15,9 +15,13 @@ from pathlib import Path
 from subprocess import run
 from typing import Any
 
+import pytest
+
 from tests.official_clients.test_npm_client import DEADLINE_S, HERE, running
 from tests.support.recording_proxy import Exchange, RecordingProxy
 from tests.support.server_process import ServerProcess
+
+pytestmark = pytest.mark.long
 
 # How a message is framed, and what the connection is for.
 FRAMING = {"connection", "content-length", "date", "keep-alive", "transfer-encoding"}

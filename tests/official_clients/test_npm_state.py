@@ -25,6 +25,8 @@ from streamd.state.db import StreamDB
 from tests.official_clients.test_npm_client import Script, running
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 EVENTS = 60
 KEYS = ["1", "2", "3", "ключ", "a/b c", "🙂"]
 PARTS: list[Any] = [None, True, 0.1, 1e21, -5, "ü", "\ud83d", "\0", [1, ["x"]], {"a": {}}]

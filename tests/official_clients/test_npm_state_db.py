@@ -10,6 +10,8 @@ import pytest
 from tests.official_clients.test_npm_client import Script, running
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 JSON = {"Content-Type": "application/json"}
 USERS = "/v1/stream/state/users"
 

@@ -15,6 +15,8 @@ from tests.official_clients.test_npm_client import Script, restarted, running
 from tests.support.server_process import ServerProcess
 from tests.workers.processes import with_workers
 
+pytestmark = pytest.mark.long
+
 ROOT = "/v1/stream/sessions"
 RUN = {"runId": "1", "threadId": "1"}
 

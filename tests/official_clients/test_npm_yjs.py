@@ -12,6 +12,8 @@ import pytest
 from tests.official_clients.test_npm_client import Script, restarted, running
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 STREAMS = "/v1/stream/yjs/editing/docs"
 
 

@@ -16,6 +16,8 @@ from durable_streams import DurableStream, stream
 from tests.official_clients.test_npm_client import restarted
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 DEADLINE_S = 60.0
 URL_PATH = "/v1/stream/demo/events"
 END = {"end": True}

@@ -32,6 +32,8 @@ from durable_streams import (
 
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 JSON, TEXT, BYTES = "application/json", "text/plain", "application/octet-stream"
 DEADLINE_S = 60.0
 

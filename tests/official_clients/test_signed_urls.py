@@ -14,6 +14,8 @@ from tests.http.authorized import ROOT, Authorized, authorized
 from tests.http.test_signed_urls import value
 from tests.official_clients.test_npm_client import URL_PATH, running
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(params=["HTTP/1.1", "workers"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Authorized]:

@@ -16,6 +16,8 @@ from durable_streams import DurableStream, DurableStreamError, stream
 from tests.http.authorized import ROOT, Authorized, authorized
 from tests.official_clients.test_npm_client import DEADLINE_S, URL_PATH, running
 
+pytestmark = pytest.mark.long
+
 SCOPES = ["read:demo/*"]
 _PAUSE_S = 0.05
 

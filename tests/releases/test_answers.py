@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.releases.record import CONFIG, HERE
 from tests.support.server_process import ServerProcess
+
+pytestmark = pytest.mark.long
 
 ANSWERS = ("/cluster/status", "/cluster/cold")
 

@@ -17,6 +17,8 @@ import pytest
 from tests.releases.record import CONFIG, HERE, PRODUCER, content_of, recorded_cluster
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 CLUSTERS = sorted(file.name.removesuffix(".cluster.json") for file in HERE.glob("*.cluster.json"))
 RELEASES = sorted({file.name.partition(".")[0] for file in HERE.glob("*.json")})
 

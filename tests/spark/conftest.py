@@ -1,16 +1,18 @@
 """One Spark session for all tests of a worker, which takes seconds to start; and one MinIO with
-the clean buckets, which are written once."""
+the clean buckets, which are written once.
+
+What needs PySpark is imported where it is used: `make test` does not install it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from pyspark.sql import SparkSession
 
-from streamd_audit.session import SparkMissing, spark_session
 from tests.spark.buckets import Clean, Place, write_little, write_rich
 from tests.spark.damages import Scene
 from tests.spark.streams import Writer
@@ -18,11 +20,16 @@ from tests.support.minio import MinioServer, minio_or_skip
 from tests.support.server_process import ServerProcess
 from tests.support.tools import JAVA, skip_without
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 BUCKET = "audits"
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    from streamd_audit.session import SparkMissing, spark_session
+
     try:
         session = spark_session("tests", master="local[2]")
     except SparkMissing:

@@ -10,6 +10,8 @@ from streamd_audit.commands import CreateToken, Limits, RevokeToken, RotateToken
 from streamd_audit.replay.access import Access, Difference, differences
 from streamd_audit.rows import Token
 
+pytestmark = pytest.mark.long
+
 CI, OPS = b"a" + bytes(7) + b"\7", b"a" + bytes(7) + b"\x08"
 DIGEST, OTHER = sha256(b"one").digest(), sha256(b"other").digest()
 SMALL = b"lbsmall"

@@ -19,6 +19,8 @@ from streamd_audit.watermark import read_watermark, write_watermark
 from tests.releases.record import HERE
 from tests.spark.buckets import Clean
 
+pytestmark = pytest.mark.long
+
 ALL = os.environ.get("AUDIT_TESTS") == "all"
 
 

@@ -19,7 +19,7 @@ from tests.spark.test_clean_buckets import check_clean
 from tests.support.minio import MinioServer
 from tests.support.s3_proxy import Hold, Moment, S3Proxy
 
-pytestmark = pytest.mark.usefixtures("spark")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("spark")]
 # Held while the bucket changes: the first request of each kind of object, and a later one.
 MOMENTS = [(about, number) for about in ("/log/", "/packs/", "/pieces/") for number in (0, 2)]
 if os.environ.get("AUDIT_TESTS") != "all":

@@ -26,6 +26,8 @@ from tests.spark.damages_live import LIVE
 from tests.spark.test_damages import ALL
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 # One for each part of the audit.
 QUICK = (
     "byte_of_a_slice",

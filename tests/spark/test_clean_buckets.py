@@ -18,7 +18,7 @@ from tests.spark.conftest import BUCKET
 from tests.spark.damages import Scene
 from tests.support.minio import MinioServer
 
-pytestmark = pytest.mark.usefixtures("spark")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("spark")]
 every_one = pytest.mark.skipif(
     os.environ.get("AUDIT_TESTS") != "all", reason="takes long: make audit-test"
 )

@@ -14,6 +14,8 @@ from examples.usage.report import main, write_usage
 from streamd.objectstore.fs import FsStore
 from streamd_audit.options import Options
 
+pytestmark = pytest.mark.long
+
 
 class Report(NamedTuple):
     """A report, and the bucket that it is about, half of which is in one stream."""

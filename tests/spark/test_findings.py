@@ -23,6 +23,8 @@ from streamd_audit.findings import (
 )
 from streamd_audit.options import NOT_RUN, Options, parse, parser, start
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_explains_the_fault_and_its_causes(kind: str) -> None:

@@ -24,6 +24,8 @@ from streamd_audit.options import NotRun, parse, parser
 from streamd_audit.replay.run import DETAIL_ENCODER, StreamDetail
 from tests.http.serving import Serving, serving
 
+pytestmark = pytest.mark.long
+
 TEXT = {"Content-Type": "text/plain"}
 PATH = "/v1/stream/agents/a b/c"
 RECORDS = [b"one", b"two", b"three", b"four"]

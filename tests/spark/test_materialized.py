@@ -20,6 +20,8 @@ from streamd.spark.options import BadOption
 from tests.spark.streams import BYTES, Writer
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 Table = dict[tuple[str, str], Any]
 VALUES = T.StructType().add("type", "string").add("key", "string").add("value", "string")
 

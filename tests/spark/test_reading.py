@@ -23,6 +23,8 @@ from tests.spark.test_values import FITTING, MISFITS
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 RUNS = [{"agent": f"agent-{n % 3}", "cost": n / 4, "n": n} for n in range(3000)]
 
 

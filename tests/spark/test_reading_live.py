@@ -24,6 +24,8 @@ from streamd.spark.live import StreamReader
 from tests.spark.streams import Writer
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 SCHEMA = "stream string, record struct<n: int>"
 
 

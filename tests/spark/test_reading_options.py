@@ -12,6 +12,8 @@ from streamd.spark import batch, live, materialized
 from streamd.spark.options import BadOption
 from streamd.spark.source import StreamdSource
 
+pytestmark = pytest.mark.long
+
 URL = {"url": "http://127.0.0.1:4437"}
 TEXT = T.StructType().add("record", T.StringType())
 OFFSET = "0000000000000001_0000000000000001"

@@ -23,6 +23,8 @@ from tests.spark.reading import InProcess
 from tests.spark.test_materialized import gone, put
 from tests.support.minio import MinioServer
 
+pytestmark = pytest.mark.long
+
 RAW = T.StructType().add("stream", "string").add("offset", "string").add("record", "binary")
 
 Rows = list[dict[str, Any]]

@@ -8,8 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from streamd.client import Client
 from tests.support.server_process import ServerProcess
+
+pytestmark = pytest.mark.long
 
 README = Path(__file__).parents[2] / "README.md"
 PATIENCE_S = 300

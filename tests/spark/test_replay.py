@@ -34,6 +34,8 @@ from tests.spark.random_log import RandomLog
 from tests.streams.driver import Driver
 from tests.streams.test_model import MachineAgainstLists
 
+pytestmark = pytest.mark.long
+
 ALL = os.environ.get("AUDIT_TESTS") == "all"
 EXAMPLES = 200 if ALL else 50
 

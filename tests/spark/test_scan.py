@@ -12,6 +12,8 @@ from streamd_audit.replay import heads, scan
 from streamd_audit.segments import COMMANDS
 from streamd_audit.sources.log_columns import LogEntry
 
+pytestmark = pytest.mark.long
+
 ONE, OTHER = b"agents\0one", b"agents\0other"
 COLUMNS = [part.split()[0].strip("`") for part in scan.SCANNED_DDL.split(", ")]
 

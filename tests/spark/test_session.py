@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.long
 
 
 def test_times_are_shown_in_utc(spark: SparkSession) -> None:

@@ -22,6 +22,8 @@ from streamd_audit.sources.source import BucketSource
 from tests.spark.buckets import Clean
 from tests.support.packs import chunks_of
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> SparkSession:

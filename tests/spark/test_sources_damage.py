@@ -15,6 +15,8 @@ from streamd_audit.sources import BadOption
 from tests.spark.buckets import Clean
 from tests.spark.reading import InProcess, access, copy_of
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(autouse=True)
 def _session(spark: SparkSession) -> None:

@@ -14,6 +14,8 @@ from streamd_audit.sources import register
 from tests.spark.buckets import Clean
 from tests.spark.reading import CountingProxy, InProcess, access
 
+pytestmark = pytest.mark.long
+
 PACK_TAIL_BYTES = 64 * 1024
 
 

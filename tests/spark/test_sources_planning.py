@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from pyspark.sql.datasource import (
     EqualTo,
     GreaterThan,
@@ -16,6 +17,8 @@ from pyspark.sql.datasource import (
 
 from streamd_audit.sources.filters import Filters
 from streamd_audit.sources.planning import MAX_TASKS, Piece, Planner
+
+pytestmark = pytest.mark.long
 
 
 def test_neighbours_share_a_task_until_it_is_large_enough() -> None:

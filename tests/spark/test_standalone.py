@@ -15,9 +15,12 @@ from tests.spark.reading import access
 from tests.spark.standalone import Standalone, standalone
 
 # Four JVMs start for it.
-pytestmark = pytest.mark.skipif(
-    os.environ.get("AUDIT_TESTS") != "all", reason="long; make audit-test runs it"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        os.environ.get("AUDIT_TESTS") != "all", reason="takes long: make audit-test"
+    ),
+]
 
 SPARK = Path(__file__).parents[2] / "spark"
 

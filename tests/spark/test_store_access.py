@@ -26,6 +26,8 @@ from tests.spark.test_reading_store import ask
 from tests.support.minio import MinioServer, minio_or_skip
 from tests.support.s3_proxy import S3Proxy
 
+pytestmark = pytest.mark.long
+
 ALL = os.environ.get("AUDIT_TESTS") == "all"
 STREAM = "team-2/runs/000002"
 # Read-only, and of this bucket alone.

@@ -14,6 +14,8 @@ from pyspark.sql import types as T
 from streamd.spark.errors import BadRecord
 from streamd.spark.values import JsonColumn, infer
 
+pytestmark = pytest.mark.long
+
 INNER = T.StructType([T.StructField("deep", T.ArrayType(T.StructType().add("x", "integer")))])
 ALL = (
     T.StructType()

@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 from streamd.spark import register
 from tests.http.authorized import Authorized, authorized
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Authorized]:

@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 from tests.spark.sink.attempts import Sink, Streams, new_sink
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 PAGE = Path(__file__).parents[2] / "docs" / "spark-streams.md"
 PARTITIONS = "spark.sql.shuffle.partitions"
 

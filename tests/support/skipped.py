@@ -1,4 +1,6 @@
-"""What was not tested, and why: each run of pytest records it, `make test` prints it at its end."""
+"""What was not tested, and why: each run of pytest records it, and `make test` and `make test-all`
+print it at their end.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import pytest
 
 from tests.support.tools import NEEDS
 
-# Names the file that the runs of one `make test` add to.
+# Names the file that the runs of one `make test-all` add to.
 FILE = "STREAMD_TEST_SKIPPED"
 
 

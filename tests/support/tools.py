@@ -1,6 +1,6 @@
 """What some tests need of a machine beyond Python. Without it they are skipped, and name it.
 
-`make test` lists what was skipped at its end (`tests.support.skipped`).
+`make test` and `make test-all` list at their end what was skipped (`tests.support.skipped`).
 """
 
 from __future__ import annotations

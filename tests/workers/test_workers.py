@@ -45,6 +45,7 @@ def test_all_workers_serve_the_same_streams(tmp_path: Path) -> None:
         assert clients[2].head().status == 404
 
 
+@pytest.mark.long
 def test_a_read_sees_every_write_acknowledged_before_it(tmp_path: Path) -> None:
     """Both readers keep the answers that they get; each write must end them in time."""
     with with_workers(tmp_path) as server:
@@ -62,6 +63,7 @@ def test_a_read_sees_every_write_acknowledged_before_it(tmp_path: Path) -> None:
             writer, reader = (reader, writer) if number % 50 == 49 else (writer, reader)
 
 
+@pytest.mark.long
 def test_concurrent_readers_never_go_back(tmp_path: Path) -> None:
     """What one reader has seen through one worker, the next read through another shows too."""
     with with_workers(tmp_path) as server:
@@ -89,6 +91,7 @@ def test_concurrent_readers_never_go_back(tmp_path: Path) -> None:
         assert reads > 10
 
 
+@pytest.mark.long
 def test_a_kept_answer_is_not_given_to_a_client_that_has_it(tmp_path: Path) -> None:
     with with_workers(tmp_path) as server:
         client, _ = on_each_worker(server)
@@ -101,6 +104,7 @@ def test_a_kept_answer_is_not_given_to_a_client_that_has_it(tmp_path: Path) -> N
         assert (answer.status, answer.read()) == (304, b"")
 
 
+@pytest.mark.long
 def test_events_reach_live_readers_at_every_worker(tmp_path: Path) -> None:
     with with_workers(tmp_path) as server:
         writer = Client(server)
@@ -118,6 +122,7 @@ def test_events_reach_live_readers_at_every_worker(tmp_path: Path) -> None:
                     assert line, "the response goes on"
 
 
+@pytest.mark.long
 def test_a_long_poll_waits_at_one_worker_for_a_write_at_another(tmp_path: Path) -> None:
     with with_workers(tmp_path) as server:
         writer, reader = on_each_worker(server)
@@ -129,6 +134,7 @@ def test_a_long_poll_waits_at_one_worker_for_a_write_at_another(tmp_path: Path) 
         assert (answer.status, answer.read()) == (200, b"news")
 
 
+@pytest.mark.long
 def test_a_live_reader_that_leaves_is_noticed(tmp_path: Path) -> None:
     with with_workers(tmp_path) as server:
         client = Client(server)
@@ -148,6 +154,7 @@ def live_readers(client: Client) -> list[int]:
     return [int(count) for count in found]
 
 
+@pytest.mark.long
 def test_a_client_that_ends_its_side_first_gets_its_answers(tmp_path: Path) -> None:
     with with_workers(tmp_path) as server:
         client = Client(server)
@@ -165,6 +172,7 @@ def test_a_client_that_ends_its_side_first_gets_its_answers(tmp_path: Path) -> N
                 assert len(answer.read()) == int(answer.headers["Content-Length"])
 
 
+@pytest.mark.long
 def test_large_bodies_pass_in_both_directions(tmp_path: Path) -> None:
     body = os.urandom(4_000_000)
     binary = {"Content-Type": "application/octet-stream"}
@@ -180,6 +188,7 @@ def test_large_bodies_pass_in_both_directions(tmp_path: Path) -> None:
         assert client.get(f"/demo-bucket/s/snapshot/{tail}") == body
 
 
+@pytest.mark.long
 def test_a_client_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
     with with_workers(tmp_path) as server:
         clients = on_each_worker(server)
@@ -199,6 +208,7 @@ def test_a_client_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
             one.close()
 
 
+@pytest.mark.long
 def test_metrics_are_those_of_all_workers(tmp_path: Path) -> None:
     with with_workers(tmp_path) as server:
         clients = on_each_worker(server)
@@ -253,6 +263,7 @@ def test_a_killed_worker_costs_only_its_own_clients_their_connections(tmp_path: 
         assert sorted(restarts) == [b"0", b"1"]
 
 
+@pytest.mark.long
 def test_producers_lose_and_repeat_nothing_while_workers_are_killed(tmp_path: Path) -> None:
     count = 300
     with with_workers(tmp_path) as server:
@@ -293,6 +304,7 @@ def test_producers_lose_and_repeat_nothing_while_workers_are_killed(tmp_path: Pa
             assert mine == [f"{name}{seq}" for seq in range(count)]
 
 
+@pytest.mark.long
 def test_workers_end_with_the_process_that_has_the_group(tmp_path: Path) -> None:
     with with_workers(tmp_path) as server:
         workers = [client.worker for client in on_each_worker(server)]
@@ -303,6 +315,7 @@ def test_workers_end_with_the_process_that_has_the_group(tmp_path: Path) -> None
         server.wait_refusing()
 
 
+@pytest.mark.long
 def test_a_terminated_worker_finishes_its_requests_and_is_replaced(tmp_path: Path) -> None:
     with with_workers(tmp_path) as server:
         client, other = on_each_worker(server)
@@ -324,6 +337,7 @@ def test_a_terminated_worker_finishes_its_requests_and_is_replaced(tmp_path: Pat
         assert "worker ended" in server.output
 
 
+@pytest.mark.long
 def test_a_stopped_worker_is_replaced_and_holds_up_nobody(tmp_path: Path) -> None:
     """A worker in an endless loop looks the same to the others."""
     with with_workers(tmp_path) as server:
@@ -343,6 +357,7 @@ def test_a_stopped_worker_is_replaced_and_holds_up_nobody(tmp_path: Path) -> Non
         assert "worker is silent" in server.output
 
 
+@pytest.mark.long
 def test_a_worker_that_cannot_start_is_tried_again_and_again_but_not_often(tmp_path: Path) -> None:
     pki = make_pki(tmp_path)
     server = with_workers(
@@ -360,6 +375,7 @@ def test_a_worker_that_cannot_start_is_tried_again_and_again_but_not_often(tmp_p
     assert server.output.count("worker ended") < 20
 
 
+@pytest.mark.long
 def test_a_port_in_use_is_refused_though_workers_could_share_it(tmp_path: Path) -> None:
     with with_workers(tmp_path) as first:
         second = ServerProcess(tmp_path / "other", port=first.port, flags=["--workers", "2"])
@@ -369,6 +385,7 @@ def test_a_port_in_use_is_refused_though_workers_could_share_it(tmp_path: Path) 
         assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.long
 def test_a_server_starts_again_at_once_at_the_same_port(tmp_path: Path) -> None:
     with with_workers(tmp_path) as server:
         client = Client(server)
@@ -380,6 +397,7 @@ def test_a_server_starts_again_at_once_at_the_same_port(tmp_path: Path) -> None:
         assert Client(server).get(ALL) == b"kept"
 
 
+@pytest.mark.long
 def test_workers_are_given_no_secrets(tmp_path: Path) -> None:
     """They are the processes that strangers speak to, and need none."""
     secret = mint(1, b"root" * 5)
@@ -411,6 +429,7 @@ def test_workers_are_given_no_secrets(tmp_path: Path) -> None:
         assert text.encode() not in sent
 
 
+@pytest.mark.long
 def test_a_server_that_is_interrupted_before_its_workers_are_ready_ends_quietly(
     tmp_path: Path,
 ) -> None:

@@ -22,6 +22,8 @@ from tests.support.minio import MinioServer
 from tests.support.ports import unused_port
 from tests.support.s3_proxy import Fault, Moment, S3Proxy
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def cluster(

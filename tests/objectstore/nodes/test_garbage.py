@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 
+import pytest
 from minio import Minio
 
 from tests.objectstore.nodes.conftest import Make
 from tests.objectstore.nodes.ledger import TEXT, Ledger, ask, read_whole
 from tests.objectstore.nodes.running import PREFIX, ColdServer, command, wait_until
 from tests.support.minio import MinioServer
+
+pytestmark = pytest.mark.long
 
 
 def packs_in(client: Minio, bucket: str) -> set[str]:

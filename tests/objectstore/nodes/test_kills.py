@@ -12,6 +12,8 @@ from tests.objectstore.nodes.conftest import Make
 from tests.objectstore.nodes.running import ALL, ColdServer, command, wait_until
 from tests.support.s3_proxy import Moment
 
+pytestmark = pytest.mark.long
+
 FLUSH = [
     (Moment.BEFORE, "PUT", "/packs/"),
     (Moment.BEHIND, "PUT", "/packs/"),

@@ -14,6 +14,8 @@ from tests.support.minio import MinioServer
 from tests.support.s3_proxy import Fault, S3Proxy
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 # Long enough to show which node has waited for it.
 TIMEOUT_MS = 20_000
 PROMPT_S = 8.0

@@ -18,6 +18,8 @@ from tests.objectstore.nodes.running import PREFIX, command, wait_until
 from tests.support.minio import MinioServer
 from tests.support.s3_proxy import Fault
 
+pytestmark = pytest.mark.long
+
 PUTS = (
     Fault.SLOW_DOWN,
     Fault.BAD_GATEWAY,

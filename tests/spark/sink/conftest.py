@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.sink.attempts import Sink, Streams, new_sink
 from tests.support.s3_proxy import S3Proxy
 from tests.support.server_process import ServerProcess
+
+if TYPE_CHECKING:
+    from tests.spark.sink.attempts import Sink, Streams
 
 
 @pytest.fixture(scope="session")
@@ -19,12 +22,16 @@ def sink_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
 
 @pytest.fixture
 def streams(sink_server: ServerProcess) -> Streams:
+    from tests.spark.sink.attempts import Streams
+
     return Streams(sink_server.port)
 
 
 @pytest.fixture
 def sink(sink_server: ServerProcess) -> Sink:
     """A sink that no other test has."""
+    from tests.spark.sink.attempts import new_sink
+
     return new_sink(sink_server.url)
 
 

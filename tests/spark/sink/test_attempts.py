@@ -21,6 +21,8 @@ from tests.spark.sink.attempts import Row, Sink, Streams, new_sink
 from tests.support.s3_proxy import Fault, S3Proxy
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 ALL = os.environ.get("AUDIT_TESTS") == "all"
 
 

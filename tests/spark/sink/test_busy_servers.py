@@ -16,6 +16,8 @@ from streamd.spark.sink.targets import Target, Targets
 from streamd.spark.sink.writers import BatchWriter
 from tests.support.breaking_off import BUSY, breaking_off
 
+pytestmark = pytest.mark.long
+
 RECORDS = StructType([StructField("record", BinaryType())])
 RETRY_FOR_S = 0.5
 LATER = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 60\r\nConnection: close\r\n\r\n"

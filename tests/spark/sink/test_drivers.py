@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
+
 from tests.jepsen_like.cluster_processes import ClusterProcesses
 from tests.spark.sink import queries
 from tests.spark.sink.attempts import Row, Streams
@@ -14,6 +16,8 @@ from tests.spark.sink.test_queries import expect, rows_for
 from tests.spark.sink.workers import kill_workers
 from tests.support.s3_proxy import Moment, S3Proxy
 from tests.support.tools import JAVA, has_java, needs
+
+pytestmark = pytest.mark.long
 
 ALL = os.environ.get("AUDIT_TESTS") == "all"
 # Between the appends of a task: its plan is written, half of it is done.

@@ -21,6 +21,8 @@ from tests.spark.sink.workers import kill_workers
 from tests.support.s3_proxy import Moment, S3Proxy
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.long
+
 ALL = os.environ.get("AUDIT_TESTS") == "all"
 SOME_STEPS = [
     Step(Moment.BEFORE, "POST", "/append-batch", 1),
