@@ -94,14 +94,14 @@ class Connection:
         elif self.task is not None and waited_ms > _LENT_MS and self.phase is _IDLE:
             self.task.give_back()
         elif self.phase is _HEAD and waited_ms > config.header_timeout_ms:
-            self.end(incoming.head_too_slow())
+            self.end(incoming.head_too_slow().response)
         elif self.phase is _BODY:
             assert self.body is not None
             if not self.body.keeps_up(now - self.since):
-                self.end(incoming.too_slow())
+                self.end(incoming.too_slow().response)
             self.since = now
 
-    def end(self, refusal: RequestRejected | None = None) -> None:
+    def end(self, refusal: Response | None = None) -> None:
         """End the connection, which waits for its client, with an answer if there is a refusal."""
         if self.task is not None:
             self.task.end(refusal)
@@ -160,8 +160,9 @@ class Connection:
             head = self.door.heads.parse(raw)
             body = self.whole_body(head)
         except RequestRejected as rejected:
-            refused = rejected  # The other name ends with this block.
-            return lambda task: task.refuse(refused)
+            # The exception holds this frame, so a frame must not hold the exception.
+            refusal = rejected.response
+            return lambda task: task.refuse(refusal)
         if body is None:
             return lambda task: task.serve_rest(head)
         return self._begin(head, self.request(head, body))

@@ -45,7 +45,7 @@ class ConnectionTask:
         self._door = door
         self._transport = connection.transport
         self._rest: Rest | None = rest
-        self._refusal: RequestRejected | None = None
+        self._refusal: Response | None = None
         self._ends = False
         self._is_lent = False  # It waits for a request, as the reactor could.
         self._scope = trio.CancelScope()
@@ -60,7 +60,7 @@ class ConnectionTask:
         if self._is_lent:
             self._scope.cancel()
 
-    def end(self, refusal: RequestRejected | None = None) -> None:
+    def end(self, refusal: Response | None = None) -> None:
         """End the connection, which waits for its client, with an answer if there is a refusal."""
         self._refusal = refusal
         self._ends = True
@@ -77,8 +77,8 @@ class ConnectionTask:
                         if self.connection in self._door.parked:
                             break
                         self._rest = await self._next_rest()
-            except RequestRejected as refused:
-                self._refusal = refused
+            except RequestRejected as rejected:
+                self._refusal = rejected.response
             if self._refusal is not None:
                 return await self.refuse(self._refusal)
         except ClientGone:
@@ -231,12 +231,12 @@ class ConnectionTask:
     async def send_continue(self) -> None:
         await self._transport.send((CONTINUE,))
 
-    async def refuse(self, refused: RequestRejected) -> bool:
+    async def refuse(self, refusal: Response) -> bool:
         """Send the error, then close so that the client can still read it."""
         self.connection.enter(Phase.BUSY)
         self.connection.held.release()
         self.connection.buffer.clear()
-        await self._send(*self.connection.parts(refused.response, None, keep_alive=False))
+        await self._send(*self.connection.parts(refusal, None, keep_alive=False))
         self._door.may_give_way(self.connection)
         await self._transport.linger()
         return False

@@ -134,10 +134,10 @@ class Head:
 
     __slots__ = ("fields", "method", "path", "query")
 
-    def __init__(self, method: bytes, target: bytes, fields: Fields) -> None:
-        """Raises `RequestRejected`."""
-        self.method = method.decode("ascii")
-        self.path, self.query = split_target(target)
+    def __init__(self, method: str, path: bytes, query: bytes, fields: Fields) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
         self.fields = fields
 
 
@@ -179,7 +179,8 @@ class HeadParser:
             fields = Fields(rest, self._max_headers)
             if len(rest) <= _REMEMBERED_BYTES:
                 _remember(self._fields, rest, fields)
-        return Head(line[1], line[2], fields)
+        path, query = split_target(line[2])
+        return Head(line[1].decode("ascii"), path, query, fields)
 
 
 _T = TypeVar("_T")
