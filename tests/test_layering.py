@@ -147,15 +147,6 @@ def test_no_module_reaches_beyond_its_layer() -> None:
     assert [wrong for module, source in read.items() for wrong in breaches(module, source)] == []
 
 
-# Circles that are still to be taken apart; none may join them.
-KNOWN_CIRCLES: list[set[str]] = [
-    {
-        "http.door.channels", "http.door.connection", "http.door.connection_task",
-        "http.door.front_door", "http.door.parking", "http.door.reactor",
-    },
-]  # fmt: skip
-
-
 def imports_within(read: Mapping[str, str]) -> dict[str, set[str]]:
     """The modules that each of some modules imports of the others, also for its types alone."""
     found: dict[str, set[str]] = {}
@@ -189,7 +180,7 @@ def reachable(module: str, imports: Mapping[str, set[str]]) -> set[str]:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     read = {name: source for name, source in modules() if name != "__init__"}
-    assert circles(imports_within(read)) == KNOWN_CIRCLES
+    assert circles(imports_within(read)) == []
 
 
 def test_a_circle_is_found_also_if_only_a_type_closes_it() -> None:

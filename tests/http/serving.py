@@ -198,7 +198,7 @@ class Serving:
     @property
     def bodies(self) -> Shares:
         """The limit of incoming bodies, and how much of it they hold."""
-        return self.door.bodies
+        return self.door.shared.bodies
 
     @asynccontextmanager
     async def connect(

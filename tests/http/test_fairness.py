@@ -16,8 +16,8 @@ import httpx
 import pytest
 import trio
 
-from streamd.http.door.connection import Phase
 from streamd.http.door.listeners import ACCEPTS_PER_TURN
+from streamd.http.door.states import State
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 
 MIB = 1024 * 1024
@@ -271,7 +271,9 @@ async def test_a_snapshot_of_tiny_chunks_is_read_in_many_turns(tmp_path: Path) -
             await raw.send(f"PUT {path} HTTP/1.1\r\nHost: x\r\n".encode())
             await raw.send(b"Transfer-Encoding: chunked\r\n\r\n")
             await until(lambda: server.service.uploads.held == 1)
-            [connection] = [each for each in server.door.connections if each.phase is Phase.BUSY]
+            [connection] = [
+                each for each in server.door.connections if each.state is State.TASK_BUSY
+            ]
             metrics = server.node.metrics
             instrument = MostInATurn(lambda: metrics.bytes_in - len(connection.buffer))
             trio.lowlevel.add_instrument(instrument)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from streamd.http.door.connection import Phase
+from streamd.http.door.states import State
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 
 STREAM = "/v1/stream/s"
@@ -135,7 +135,7 @@ async def test_an_expectation_of_http_1_0_is_ignored(tmp_path: Path) -> None:
     async with with_stream(tmp_path) as server, server.connect() as client:
         head = post(b"Content-Length: 2", b"Expect: 100-continue")
         await client.send(head.replace(b"HTTP/1.1", b"HTTP/1.0"))
-        await until(lambda: {each.phase for each in server.door.connections} == {Phase.BODY})
+        await until(lambda: {each.state for each in server.door.connections} == {State.TASK_BODY})
         await client.send(b"hi")
         assert (await client.read_response()).status == 204
 
@@ -211,7 +211,7 @@ async def test_a_body_that_comes_too_slowly_is_408(framing: bytes, tmp_path: Pat
             answer = await client.read_response()
             assert (answer.status, answer.code) == (408, "BODY_TIMEOUT")
             assert await client.closed()
-        await until(lambda: server.door.bodies.held == 0)
+        await until(lambda: server.door.shared.bodies.held == 0)
         assert await server.content(STREAM) == b""
 
 
@@ -220,9 +220,9 @@ async def test_a_long_body_may_take_long_if_it_keeps_coming(tmp_path: Path) -> N
     async with with_stream(tmp_path, **limits) as server, server.connect() as client:
         sent = post(b"Content-Length: 31")
         for _ in range(3):
-            sweeps = server.door.swept_at
+            sweeps = server.door.shared.clock.now
             await client.send(sent + b"x" * 10)
-            await until(lambda sweeps=sweeps: server.door.swept_at > sweeps)
+            await until(lambda sweeps=sweeps: server.door.shared.clock.now > sweeps)
             sent = b""
         await client.send(b"y")
         assert (await client.read_response()).status == 204
@@ -245,8 +245,8 @@ async def test_a_waiting_reader_is_not_idle(tmp_path: Path) -> None:
     limits = dict.fromkeys(("idle_timeout_ms", "header_timeout_ms", "body_timeout_ms"), 100)
     async with with_stream(tmp_path, **limits) as server, server.connect() as client:
         await in_flight_read(server, client, b"long-poll")
-        sweeps = server.door.swept_at
-        await until(lambda: server.door.swept_at > sweeps)
+        sweeps = server.door.shared.clock.now
+        await until(lambda: server.door.shared.clock.now > sweeps)
         async with server.client() as writer:
             await writer.post(STREAM, content=b"hi", headers={"Content-Type": "text/plain"})
         assert (await client.read_response()).body == b"hi"
@@ -313,7 +313,7 @@ async def test_bodies_beyond_the_memory_limit_are_refused(tmp_path: Path) -> Non
     async with with_stream(tmp_path, **limits) as server:
         async with server.connect() as first, server.connect() as second:
             await first.send(begun)
-            await until(lambda: server.door.bodies.held)
+            await until(lambda: server.door.shared.bodies.held)
             await second.send(begun)
             answer = await second.read_response()
             assert (answer.status, answer.code) == (503, "OVERLOADED")
@@ -321,7 +321,7 @@ async def test_bodies_beyond_the_memory_limit_are_refused(tmp_path: Path) -> Non
             assert await second.closed()
             await first.send(b"x")
             assert (await first.read_response()).status == 204
-        await until(lambda: server.door.bodies.held == 0)
+        await until(lambda: server.door.shared.bodies.held == 0)
         assert await server.content(STREAM) == b"x" * 1000
 
 
@@ -334,7 +334,7 @@ async def test_a_refused_body_releases_its_room_at_once(tmp_path: Path) -> None:
         server.connect() as second,
     ):
         await first.send(begun)
-        await until(lambda: server.door.bodies.held)
+        await until(lambda: server.door.shared.bodies.held)
         await second.send(begun)
         assert (await second.read_response()).status == 503
         await first.send(b"x\r\n0\r\n\r\n")
@@ -363,7 +363,7 @@ async def test_a_client_that_leaves_ends_its_task(sent: bytes, tmp_path: Path) -
             await client.send(sent)
             await until(lambda: server.door.connections and read.bytes_in == before + len(sent))
         await until(lambda: not server.door.connections)
-        assert server.door.bodies.held == 0
+        assert server.door.shared.bodies.held == 0
         assert await server.content(STREAM) == b""
 
 
@@ -404,7 +404,7 @@ async def test_draining_ends_idle_connections_and_takes_no_more(tmp_path: Path) 
 async def test_draining_lets_a_request_in_flight_finish(tmp_path: Path) -> None:
     async with with_stream(tmp_path) as server, server.connect() as client:
         await client.send(post(b"Content-Length: 2") + b"h")
-        await until(lambda: server.door.bodies.held == 1)
+        await until(lambda: server.door.shared.bodies.held == 1)
         server.door.drain()
         await client.send(b"i")
         answer = await client.read_response()
@@ -427,7 +427,7 @@ async def test_draining_ends_live_responses_cleanly(
 async def test_draining_cancels_requests_that_never_finish(tmp_path: Path) -> None:
     async with with_stream(tmp_path, drain_timeout_ms=100) as server, server.connect() as client:
         await client.send(post(b"Content-Length: 2") + b"h")
-        await until(lambda: server.door.bodies.held == 1)
+        await until(lambda: server.door.shared.bodies.held == 1)
         server.door.drain()
         with trio.fail_after(PATIENCE_S):
             assert await client.closed()

@@ -114,10 +114,10 @@ async def test_unfinished_bodies_leave_room_for_other_clients(tmp_path: Path) ->
         await stranger.begin()
         for _ in range(6):
             await stranger.ask("POST", "/v1/stream/s", begun=b"x" * 9_000)
-        await until(lambda: server.door.bodies.held == 2 * 9_000)
+        await until(lambda: server.door.shared.bodies.held == 2 * 9_000)
         answer = await client.post("/v1/stream/s", content=b"y" * 10_000, headers=BINARY)
         assert answer.status_code == 204
-        assert server.door.bodies.held <= settings["max_buffered_bytes"]
+        assert server.door.shared.bodies.held <= settings["max_buffered_bytes"]
 
 
 async def test_untaken_reads_leave_room_for_other_clients(tmp_path: Path) -> None:

@@ -363,7 +363,7 @@ async def test_a_body_announced_too_large_is_refused_before_it_is_sent(tmp_path:
         async with server.connect() as client:
             await client.send(post(b"Content-Length: 5000000", b"Expect: 100-continue"))
             assert (await client.read_response()).status == 413, "without 100 Continue before"
-            assert server.door.bodies.held == 0
+            assert server.door.shared.bodies.held == 0
 
 
 async def test_a_refusal_reaches_a_client_that_keeps_sending(tmp_path: Path) -> None:

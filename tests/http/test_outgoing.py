@@ -49,7 +49,7 @@ async def test_stalled_readers_hold_at_most_the_allowed_memory(query: str, tmp_p
             assert made.status_code == 201
         get = f"GET /v1/stream/%s?{query} HTTP/1.1\r\nHost: x\r\n\r\n"
         await first.send((get % "a").encode())
-        held = server.door.outgoing, server.service.outgoing
+        held = server.door.shared.outgoing, server.service.outgoing
         await until(lambda: sum(each.held_bytes for each in held) >= RECORD)
         async with server.connect() as second:
             await second.send((get % "b").encode())

@@ -309,7 +309,7 @@ async def test_news_that_come_before_a_long_poll_is_waited_for_are_not_lost(tmp_
     channel: Any = Patient()
     settings = {"long_poll_timeout_ms": 600_000}
     async with waiting(tmp_path, b"long-poll", 0, **settings) as (server, writer, _):
-        application = server.door.application
+        application = server.door.shared.application
         query = b"offset=now&live=long-poll"
         request = Request("GET", b"/v1/stream/s", query, {b"host": b"x"}, b"", channel)
         begun = application.begin(request, lambda *_: None)

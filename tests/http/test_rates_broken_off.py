@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from streamd.http.access import rates
-from streamd.http.door.connection import Phase
+from streamd.http.door.states import State
 from streamd.http.protocol.messages import Request
 from streamd.http.protocol.routing import resolve
 from tests.http.serving import until
@@ -45,7 +45,7 @@ async def test_a_body_that_never_comes_costs_a_bucket_nothing(tmp_path: Path) ->
 
 def awaits_body(node: Limited) -> bool:
     """Whether a request was charged, and its body is received."""
-    receives = any(one.phase is Phase.BODY for one in node.server.door.connections)
+    receives = any(one.state is State.TASK_BODY for one in node.server.door.connections)
     return receives or bool(node.server.service.uploads.held)
 
 

@@ -23,7 +23,8 @@ from structlog.testing import capture_logs
 from streamd.group.applying import Applier
 from streamd.http.application import StreamApplication
 from streamd.http.door import reactor
-from streamd.http.door.connection import Connection, Phase
+from streamd.http.door.connection import Connection
+from streamd.http.door.states import State
 from streamd.http.prompt_answers import PromptAnswers
 from streamd.http.protocol.heads import Head
 from streamd.http.protocol.wire import RequestRejected
@@ -375,7 +376,7 @@ async def test_an_append_under_way_is_answered_before_a_drained_connection_ends(
         [connection] = server.door.connections
         await client.send(APPEND * 2)
         with trio.fail_after(PATIENCE_S):
-            while connection.phase is not Phase.BUSY:
+            while connection.state is not State.ANSWERING:
                 await trio.lowlevel.checkpoint()
         server.door.drain()
         answer = await client.read_response()
@@ -453,7 +454,7 @@ async def test_a_request_that_waits_for_its_turn_is_not_served_once_its_connecti
         [connection] = server.door.connections
         await client.send(APPEND * RACE)
         with trio.fail_after(PATIENCE_S):
-            while connection.phase is not Phase.IDLE or not connection.buffer:
+            while connection.state is not State.IDLE or not connection.buffer:
                 await trio.lowlevel.checkpoint()
         server.door.drain()
         answers = (await client.read_to_end()).count(b"HTTP/1.1 204")

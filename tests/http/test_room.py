@@ -126,7 +126,7 @@ async def test_places_are_kept_for_this_machine(here: str, tmp_path: Path) -> No
                 await client.put("/v1/stream/s", headers={"Content-Type": "text/plain"})
             config = replace(server.door.config, max_connections=8, max_connections_per_address=8)
             door = FrontDoor(
-                server.door.application, config, server.node.metrics,
+                server.door.shared.application, config, server.node.metrics,
                 kept_for_loopback=2, ends_idle=True,
             )  # fmt: skip
             nursery.start_soon(door.serve, [listener])

@@ -36,6 +36,8 @@ def holdings(service: Service, doors: Mapping[str, FrontDoor]) -> dict[str, Fill
     for name, door in doors.items():
         limit_bytes = door.config.max_buffered_bytes
         found[f"{name}_connections"] = FillLevel(len(door.connections), door.config.max_connections)
-        found[f"{name}_incoming_bytes"] = FillLevel(door.bodies.held, door.bodies.limit)
-        found[f"{name}_outgoing_bytes"] = FillLevel(door.outgoing.held_bytes, limit_bytes)
+        found[f"{name}_incoming_bytes"] = FillLevel(
+            door.shared.bodies.held, door.shared.bodies.limit
+        )
+        found[f"{name}_outgoing_bytes"] = FillLevel(door.shared.outgoing.held_bytes, limit_bytes)
     return found

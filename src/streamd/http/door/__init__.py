@@ -2,7 +2,9 @@
 
 `listeners` accepts connections and `front_door` owns them. `reactor` watches their sockets and
 passes bytes to `connection`, which serves requests from them; `connection_task` takes over where a
-request must wait, and `parking` keeps connections whose long-polls or SSE streams wait for news.
+request must wait (`continuations` says with what), and `parking` keeps connections whose long-polls
+or SSE streams wait for news. `states` draws the states of a connection and which may follow which.
+`shared` is what the connections have in common; each knows its server only as a `Host`.
 
 It must never know a handler: it calls an `Application` (`protocol.messages`).
 

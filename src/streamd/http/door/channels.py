@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from streamd.http.protocol.messages import Buffer
 from streamd.http.sockets.transports import Transport
+from streamd.process.metrics import Metrics
 
-if TYPE_CHECKING:
-    from streamd.http.door.front_door import FrontDoor
+
+class Chunks:
+    """Frames data as chunks of chunked bodies. An event for many readers is framed once."""
+
+    def __init__(self) -> None:
+        self._data: Buffer = b""
+        self._chunk = b""
+
+    def of(self, data: Buffer) -> bytes:
+        """`data` as a chunk. An empty one would end the body (RFC 9112 section 7.1), so empty data
+        gives no chunk."""
+        if not data:
+            return b""
+        if data is not self._data:
+            self._data = data
+            self._chunk = b"".join((b"%x\r\n" % len(data), data, b"\r\n"))
+        return self._chunk
 
 
 class WireChannel:
@@ -21,11 +35,14 @@ class WireChannel:
     takes them out, by `flush`.
     """
 
-    __slots__ = ("_chunked", "_door", "_left", "_pending_head", "_transport", "is_open")
+    __slots__ = (
+        "_chunked", "_chunks", "_left", "_metrics", "_pending_head", "_transport", "is_open",
+    )  # fmt: skip
 
-    def __init__(self, transport: Transport, door: FrontDoor) -> None:
+    def __init__(self, transport: Transport, chunks: Chunks, metrics: Metrics) -> None:
         self._transport = transport
-        self._door = door
+        self._chunks = chunks
+        self._metrics = metrics
         self._chunked = False
         self._left = b""
         self._pending_head = b""
@@ -48,10 +65,10 @@ class WireChannel:
 
     def _framed(self, data: Buffer) -> bytes:
         """A piece in wire format, after the head if it is the first."""
-        framed = self._door.chunk(data) if self._chunked else bytes(data)
+        framed = self._chunks.of(data) if self._chunked else bytes(data)
         if self._pending_head:
             framed, self._pending_head = self._pending_head + framed, b""
-        self._door.metrics.bytes_out += len(framed)
+        self._metrics.bytes_out += len(framed)
         return framed
 
     def piece(self, data: bytes) -> tuple[int, bytes] | None:

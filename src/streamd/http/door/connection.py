@@ -3,16 +3,29 @@
 A connection in its normal way has no task. The reactor calls `advance` when its socket has bytes,
 and that call serves a request that has come whole, or proposes its write and leaves a callback.
 A live read that waits for its stream is kept as a value (`Parked`) until it is woken. What must
-wait otherwise goes on in a task (`connection_task`).
+wait otherwise goes on in a task (`connection_task`). `states` draws the whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from enum import Enum
-from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar, TypeVarTuple
 
 from streamd.http.door.channels import WireChannel
+from streamd.http.door.continuations import (
+    Continuation,
+    FinishRequest,
+    Refuse,
+    Respond,
+    Resume,
+    SendRemainder,
+    Serve,
+    SpeakHttp2,
+)
+from streamd.http.door.parking import ParkedRequests
+from streamd.http.door.reactor import Reactor
+from streamd.http.door.shared import Shared
+from streamd.http.door.states import FOLLOWING, State
 from streamd.http.protocol.heads import Head
 from streamd.http.protocol.messages import (
     Begun,
@@ -35,39 +48,58 @@ from streamd.http.sockets.incoming import WholeBody
 from streamd.http.sockets.outgoing import UNCOUNTED_BYTES
 from streamd.http.sockets.transports import RECEIVE_BYTES, SocketTransport, Transport
 
-if TYPE_CHECKING:
-    from streamd.http.door.connection_task import ConnectionTask
-    from streamd.http.door.front_door import FrontDoor
-
-# What a task has to do for a request. Returns whether another request may follow.
-Rest = Callable[["ConnectionTask"], Awaitable[bool]]
-
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
-
-class Phase(Enum):
-    """What a connection waits for; each has its time limit."""
-
-    IDLE = "idle"
-    HEAD = "head"
-    BODY = "body"
-    BUSY = "busy"
-    ENDED = "ended"
-
-
 # Until Python 3.12 a look-up in an enumeration takes five times as long as one of a global.
-_IDLE, _HEAD, _BODY, _BUSY, _ENDED = Phase
+(
+    _IDLE, _HEAD, _ANSWERING, _PARKED, _TASK_IDLE, _TASK_HEAD, _TASK_BODY, _TASK_BUSY, _ENDED,
+) = State  # fmt: skip
 # How long an idle connection keeps its task for the next request: at least a sweep's interval.
 _LENT_MS = 1500
-_BETWEEN_REQUESTS = (_IDLE, _HEAD)
+
+
+class Host(Protocol):
+    """The server that a connection belongs to, as far as the connection uses it."""
+
+    @property
+    def shared(self) -> Shared: ...
+
+    @property
+    def reactor(self) -> Reactor: ...
+
+    @property
+    def parked(self) -> ParkedRequests: ...
+
+    def has_sent_head(self, connection: Connection) -> None:
+        """The connection's first request has come, so it may no longer have to make room."""
+
+    def may_give_way(self, connection: Connection) -> None:
+        """Let the connection, of which nothing more is expected, end in favour of another."""
+
+    def hand_to_task(self, connection: Connection, continuation: Continuation) -> None:
+        """Let a task go on with a connection of the reactor."""
+
+    def end(self, connection: Connection) -> None:
+        """End a connection of the reactor."""
+
+
+class Task(Protocol):
+    """The task of a connection, as far as the connection uses it."""
+
+    def give_back(self) -> None:
+        """Let the reactor wait for the next request, for which this task waits; not over TLS."""
+
+    def end(self, refusal: Response | None = None) -> None:
+        """End the connection, which waits for its client, with an answer if there is a refusal."""
 
 
 class Connection:
     """One client's connection. `buffer` holds the bytes received but not yet consumed."""
 
-    def __init__(self, door: FrontDoor, transport: Transport, client: str) -> None:
-        self.door = door
+    def __init__(self, host: Host, transport: Transport, client: str) -> None:
+        self.host = host
+        self.shared = shared = host.shared
         self.client = client
         self.transport = transport
         self.buffer = bytearray()
@@ -75,44 +107,55 @@ class Connection:
         self.hung_up = False  # The reactor reported the end of the client's input.
         self.has_more = False  # The socket may have something that was reported already.
         self.head: Head | None = None  # That of the request being answered by the reactor.
-        self.channel = WireChannel(transport, door)
-        self.task: ConnectionTask | None = None  # While it has one.
-        self.phase = _IDLE
-        self.since = door.swept_at
-        self.held = door.bodies.share(client)
+        self.channel = WireChannel(transport, shared.chunks, shared.metrics)
+        self.task: Task | None = None  # While it has one.
+        self.state = _IDLE
+        self.since = shared.clock.now
+        self.held = shared.bodies.share(client)
         self.seat = Seat()
         self.body: WholeBody | None = None
         self._is_new = True
 
+    def enter(self, state: State) -> None:
+        """Change the state. One that ended stays so, while its task goes on to where it waits."""
+        if self.state is not _ENDED:
+            assert state in FOLLOWING[self.state], f"{self.state.name} to {state.name}"
+            self.state = state
+            self.since = self.shared.clock.now
+
+    def take_back(self) -> None:
+        """Wait for the next request in the reactor instead of the task, and no longer for that."""
+        since = self.since
+        self.enter(_IDLE)
+        self.since = since
+
     def check_time(self, now: float) -> None:
         """Called by the sweeper: end the connection if it has waited too long. While a body
         arrives, `since` is the time of the last check of its pace."""
-        config = self.door.config
+        config = self.shared.config
         waited_ms = (now - self.since) * 1000
-        if self.phase is _IDLE and waited_ms > config.idle_timeout_ms:
-            self.end()
-        elif self.task is not None and waited_ms > _LENT_MS and self.phase is _IDLE:
-            self.task.give_back()
-        elif self.phase is _HEAD and waited_ms > config.header_timeout_ms:
-            self.end(incoming.head_too_slow().response)
-        elif self.phase is _BODY:
-            assert self.body is not None
-            if not self.body.keeps_up(now - self.since):
-                self.end(incoming.too_slow().response)
-            self.since = now
+        match self.state:
+            case State.IDLE | State.TASK_IDLE if waited_ms > config.idle_timeout_ms:
+                self.end()
+            case State.TASK_IDLE if waited_ms > _LENT_MS:
+                assert self.task is not None
+                self.task.give_back()
+            case State.HEAD | State.TASK_HEAD if waited_ms > config.header_timeout_ms:
+                self.end(incoming.head_too_slow().response)
+            case State.TASK_BODY:
+                assert self.body is not None
+                if not self.body.keeps_up(now - self.since):
+                    self.end(incoming.too_slow().response)
+                self.since = now
 
     def end(self, refusal: Response | None = None) -> None:
         """End the connection, which waits for its client, with an answer if there is a refusal."""
         if self.task is not None:
             self.task.end(refusal)
         elif refusal is not None:
-            self._continue(lambda task: task.refuse(refusal))
+            self._hand_to_task(Refuse(refusal))
         else:
-            self.door.end(self)
-
-    def enter(self, phase: Phase) -> None:
-        self.phase = phase
-        self.since = self.door.swept_at
+            self.host.end(self)
 
     # -- in the reactor: nothing here waits ---------------------------------------------------
 
@@ -121,50 +164,55 @@ class Connection:
 
         May be called at any time. What follows a request being answered stays in the socket.
         """
-        if self.hung_up and self in self.door.parked:
+        state = self.state
+        if state is _PARKED and self.hung_up:
             self.end()
-        elif self.task is None and self.phase in _BETWEEN_REQUESTS:
-            self._continue(self.serve_now())
-        elif self.phase is not _ENDED:
+        elif state is _IDLE or state is _HEAD:
+            if (continuation := self.serve_now()) is not None:
+                self._hand_to_task(continuation)
+        elif state is not _ENDED:
             self.has_more = True
-            self.door.reactor.pause(self)
+            self.host.reactor.pause(self)
 
     def take(self, data: bytes) -> None:
         """Serve the next request as `advance` does, after `data` was received, empty at the end."""
-        if self.phase is _ENDED:
+        state = self.state
+        if state is _ENDED:
             return  # By a call for another connection.
-        assert self.phase in _BETWEEN_REQUESTS, "nothing is received for a request being answered"
+        assert state is _IDLE or state is _HEAD, "only the next request is received"
         if not data:
             self.end()
             return
         self.has_more = self.hung_up or len(data) >= RECEIVE_BYTES
-        known = None if self.buffer else self.door.heads.whole(data)
-        if known is not None and len(data) <= self.door.config.max_body_bytes:
+        shared = self.shared
+        known = None if self.buffer else shared.heads.whole(data)
+        if known is not None and len(data) <= shared.config.max_body_bytes:
             if self._is_new:
                 self._is_new = False
-                self.door.newcomers.discard(self)
-            self.door.metrics.bytes_in += len(data)
-            self._continue(self._begin(known[0], self.request(*known)))
+                self.host.has_sent_head(self)
+            shared.metrics.bytes_in += len(data)
+            continuation = self._begin(known[0], self.request(*known))
         else:
             self.take_in(data)
-            self._continue(self.serve_now())
+            continuation = self.serve_now()
+        if continuation is not None:
+            self._hand_to_task(continuation)
 
-    def serve_now(self) -> Rest | None:
+    def serve_now(self) -> Continuation | None:
         """Serve the next request as `advance` does. Returns what is left, for a task."""
         try:
             raw = self.take_head() or self._receive_head()
             if raw is None:
                 return None
             if self.is_http2(raw):
-                return lambda task: task.speak_http2(raw)
-            head = self.door.heads.parse(raw)
+                return SpeakHttp2(raw)
+            head = self.shared.heads.parse(raw)
             body = self.whole_body(head)
         except RequestRejected as rejected:
-            # The exception holds this frame, so a frame must not hold the exception.
-            refusal = rejected.response
-            return lambda task: task.refuse(refusal)
+            # Not the exception, which holds this frame: they would wait for the garbage collector.
+            return Refuse(rejected.response)
         if body is None:
-            return lambda task: task.serve_rest(head)
+            return FinishRequest(head)
         return self._begin(head, self.request(head, body))
 
     def _receive_head(self) -> bytes | None:
@@ -180,53 +228,60 @@ class Connection:
         self.take_in(data)
         raw = self.take_head()
         if raw is None and self.has_more:
-            self.door.reactor.advance_later(self)
+            self.host.reactor.advance_later(self)
         return raw
 
-    def _begin(self, head: Head, request: Request) -> Rest | None:
-        self.enter(_BUSY)
+    def _begin(self, head: Head, request: Request) -> Continuation | None:
+        self.enter(_ANSWERING)
         self.head = head
-        begun = self._guarded(self.door.application.begin, request, self._answer_later)
+        begun = self._guarded(self.shared.application.begin, request, self._answer_later)
         if isinstance(begun, Response):
             return self._answer(begun)
         if begun is Begun.UNDER_WAY:
-            self.door.reactor.pause(self)
+            self.host.reactor.pause(self)
             return None
         if begun is Begun.MUST_WAIT:
-            return lambda task: task.serve(head, request)
+            return Serve(head, request)
         return self._take_up(begun)
 
-    def _take_up(self, found: Response | Parked) -> Rest | None:
-        """Send an answer, or keep the request that waits. Returns as `_serve_now`."""
+    def _take_up(self, found: Response | Parked) -> Continuation | None:
+        """Send an answer, or keep the request that waits. Returns as `serve_now`."""
         if isinstance(found, Response):
             return self._answer(found)
-        self.door.parked.keep(self, found)
-        self.door.reactor.pause(self)
+        self.enter(_PARKED)
+        self.host.parked.keep(self, found)
+        self.host.reactor.pause(self)
         if self.hung_up:
             self.end()
         return None
 
     def resume(self, parked: Parked) -> None:
         """Go on with the request that was kept."""
-        found = self._guarded(self.door.application.resume, parked)
-        rest = self._take_up(found) if found is not None else lambda task: task.go_on(parked)
-        self._continue(rest)
+        self.enter(_ANSWERING)
+        found = self._guarded(self.shared.application.resume, parked)
+        continuation = Resume(parked) if found is None else self._take_up(found)
+        if continuation is not None:
+            self._hand_to_task(continuation)
 
     def _answer_later(self, make: Callable[[T], Response | LiveResponse], argument: T) -> None:
-        self.door.reactor.now(self._make_answer, make, argument)
+        self.host.reactor.now(self._make_answer, make, argument)
 
     def _make_answer(self, make: Callable[[T], Response | LiveResponse], argument: T) -> None:
         answer, head = self._guarded(make, argument), self.head
-        if self.phase is _ENDED:  # Its server may have stopped before the write ended.
+        if self.state is _ENDED:  # Its server may have stopped before the write ended.
             if isinstance(answer, LiveResponse):
                 answer.abandon()
-        elif isinstance(answer, Response):
-            self._continue(self._answer(answer))
-        elif head is not None:
-            self._continue(lambda task: task.respond(head, answer))
+            return
+        if isinstance(answer, Response):
+            continuation = self._answer(answer)
+        else:
+            assert head is not None
+            continuation = Respond(head, answer)
+        if continuation is not None:
+            self._hand_to_task(continuation)
 
-    def _answer(self, response: Response) -> Rest | None:
-        """Send an answer, or the part of it that the socket takes now. Returns as `_serve_now`."""
+    def _answer(self, response: Response) -> Continuation | None:
+        """Send an answer, or the part of it that the socket takes now. Returns as `serve_now`."""
         head = self.head
         assert head is not None
         if self.channel.is_open:
@@ -235,41 +290,40 @@ class Connection:
         keep_alive = self.keeps_alive(head, response)
         parts, size = self.parts(response, head, keep_alive=keep_alive)
         if size > UNCOUNTED_BYTES:
-            return lambda task: task.respond(head, response)
+            return Respond(head, response)
         data = b"".join(parts)
-        self.door.metrics.bytes_out += len(data)
+        self.shared.metrics.bytes_out += len(data)
         sent = self.transport.send_now(data)
         if sent < len(data):
-            return lambda task: task.send_rest(data[sent:], keep_alive)
+            return SendRemainder(data[sent:], keep_alive)
         if not self.answered(keep_alive):
             self.end()
         elif self.buffer or self.has_more:
             # In a later turn: a client that pipelines requests must not starve the others.
-            self.door.reactor.advance_later(self)
+            self.host.reactor.advance_later(self)
         return None
 
-    def _continue(self, rest: Rest | None) -> None:
-        """Let a task do the rest, if there is any."""
-        if rest is not None:
-            self.enter(_BUSY)
-            self.door.leave_to_task(self, rest)
+    def _hand_to_task(self, continuation: Continuation) -> None:
+        """Let a task go on."""
+        self.enter(_TASK_BUSY)
+        self.host.hand_to_task(self, continuation)
 
     # -- both ways ----------------------------------------------------------------------------
 
     def is_http2(self, raw: bytes) -> bool:
         """Whether the first head begins HTTP/2, and that is served."""
         is_new, self._is_new = self._is_new, False
-        if is_new and raw == PREFACE_HEAD and self.door.http2 is not None:
+        if is_new and raw == PREFACE_HEAD and self.shared.http2 is not None:
             return True  # Its first request is still to come.
         if is_new:
-            self.door.newcomers.discard(self)
+            self.host.has_sent_head(self)
         return False
 
     def comes_in_pieces(self, head: Head) -> bool:
-        return head.method == "PUT" and self.door.application.takes_pieces(head.path)
+        return head.method == "PUT" and self.shared.application.takes_pieces(head.path)
 
     def request(self, head: Head, body: bytes) -> Request:
-        headers, scheme = head.fields.headers, self.door.scheme
+        headers, scheme = head.fields.headers, self.shared.scheme
         return Request(
             head.method, head.path, head.query, headers, body,
             self.channel, scheme, None, self.client, self.seat,
@@ -279,35 +333,39 @@ class Connection:
         """What the application says, or the answer to a request that met a bug."""
         try:
             return call(*args)
-        except self.door.fatal:
+        except self.shared.fatal:
             raise
         except Exception:
             assert self.head is not None, "only a request in the reactor is guarded"
             return internal_error(self.head.method)
 
     def keeps_alive(self, head: Head, response: Response) -> bool:
-        return head.fields.keep_alive and not self.door.draining and not response.close
+        return head.fields.keep_alive and not self.shared.draining and not response.close
 
     def answered(self, keep_alive: bool) -> bool:
         """Note that an answer was sent. Returns whether another request may follow."""
         self.held.release()
-        self.door.reactor.resume(self)
+        self.host.reactor.resume(self)
         self.head = self.body = None
-        self.enter(_IDLE)
-        return keep_alive and not self.door.draining
+        if not keep_alive or self.shared.draining:
+            return False
+        self.enter(_IDLE if self.state is _ANSWERING else _TASK_IDLE)
+        return True
 
     def take_in(self, data: bytes) -> None:
         self.buffer += data
-        self.door.metrics.bytes_in += len(data)
+        self.shared.metrics.bytes_in += len(data)
 
     def take_head(self) -> bytes | None:
         """The next request's head, or None if that has not come whole. Raises `RequestRejected`."""
         if not self.buffer:
             return None
-        head = take_head(self.buffer, self._searched, self.door.config.max_header_bytes)
+        head = take_head(self.buffer, self._searched, self.shared.config.max_header_bytes)
         self._searched = 0 if head is not None else max(0, len(self.buffer) - 3)
-        if head is None and self.phase is _IDLE:
+        if head is None and self.state is _IDLE:
             self.enter(_HEAD)
+        elif head is None and self.state is _TASK_IDLE:
+            self.enter(_TASK_HEAD)
         return head
 
     def whole_body(self, head: Head) -> bytes | None:
@@ -318,7 +376,7 @@ class Connection:
             return None
         if length == 0:
             return b""
-        limit = self.door.config.max_body_bytes
+        limit = self.shared.config.max_body_bytes
         if length > limit:
             raise incoming.body_too_large(limit)
         if len(self.buffer) < length:
@@ -331,7 +389,8 @@ class Connection:
         self, response: Response, head: Head | None, *, keep_alive: bool
     ) -> tuple[Sequence[Buffer], int]:
         """A response to the request with that head as it goes on the wire (`answer_parts`)."""
-        tail_head = self.door.private_tail_head if response.private else self.door.tail_head
+        clock = self.shared.clock
+        tail_head = clock.private_tail_head if response.private else clock.tail_head
         is_head = head is not None and head.method == "HEAD"
         is_http_1_0 = head is not None and head.fields.version == "1.0"
         return answer_parts(

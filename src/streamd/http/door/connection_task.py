@@ -9,12 +9,24 @@ the end.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import trio
 
-from streamd.http.door.connection import Connection, Phase, Rest
+from streamd.http.door.connection import Connection
+from streamd.http.door.continuations import (
+    Continuation,
+    FinishRequest,
+    Refuse,
+    Respond,
+    Resume,
+    SendRemainder,
+    Serve,
+    ServeAll,
+    SpeakHttp2,
+)
 from streamd.http.door.parking import wait
+from streamd.http.door.states import State
 from streamd.http.protocol.heads import Head
 from streamd.http.protocol.messages import (
     Buffer,
@@ -31,23 +43,19 @@ from streamd.http.sockets.incoming import Pace, WholeBody, WireBody
 from streamd.http.sockets.outgoing import FULL, UNCOUNTED_BYTES, OutgoingFull
 from streamd.http.sockets.transports import SocketTransport
 
-if TYPE_CHECKING:
-    from streamd.http.door.front_door import FrontDoor
-
 T = TypeVar("T")
 
 
 class ConnectionTask:
-    """Does `rest` for a connection, and what follows."""
+    """Carries out a continuation for a connection, and those that follow it."""
 
-    def __init__(self, door: FrontDoor, connection: Connection, rest: Rest) -> None:
+    def __init__(self, connection: Connection, continuation: Continuation) -> None:
         self.connection = connection
-        self._door = door
+        self._shared = connection.shared
         self._transport = connection.transport
-        self._rest: Rest | None = rest
+        self._continuation: Continuation | None = continuation
         self._refusal: Response | None = None
         self._ends = False
-        self._is_lent = False  # It waits for a request, as the reactor could.
         self._scope = trio.CancelScope()
 
     @property
@@ -56,8 +64,8 @@ class ConnectionTask:
         return self.connection.buffer
 
     def give_back(self) -> None:
-        """Let the reactor wait for the next request, if this task does."""
-        if self._is_lent:
+        """Let the reactor wait for the next request, for which this task waits; not over TLS."""
+        if isinstance(self._transport, SocketTransport):
             self._scope.cancel()
 
     def end(self, refusal: Response | None = None) -> None:
@@ -67,45 +75,71 @@ class ConnectionTask:
         self._scope.cancel()
 
     async def run(self) -> bool:
-        """Do the rest of a request, and of those after it while they have one. Returns whether the
-        reactor goes on."""
+        """Finish a request, and those after it while they need a task. Returns whether the reactor
+        goes on."""
         goes_on = False
         try:
             try:
                 with self._scope:
-                    while self._rest is not None and (goes_on := await self._do_rest()):
-                        if self.connection in self._door.parked:
+                    while self._continuation is not None and (goes_on := await self._carry_out()):
+                        if self.connection.state is State.PARKED:
                             break
-                        self._rest = await self._next_rest()
+                        self._continuation = await self._next()
             except RequestRejected as rejected:
                 self._refusal = rejected.response
             if self._refusal is not None:
-                return await self.refuse(self._refusal)
+                return await self._refuse(self._refusal)
         except ClientGone:
             return False
         self.connection.task = None
-        return goes_on and not self._ends
+        if not goes_on or self._ends:
+            return False
+        if self.connection.state is State.TASK_IDLE:
+            self.connection.take_back()
+        return True
 
-    async def _do_rest(self) -> bool:
+    async def _carry_out(self) -> bool:
+        """Returns whether another request may follow. Raises `RequestRejected`."""
         # In no frame that lives on: an idle connection must not hold its last request.
-        rest, self._rest = self._rest, None
-        assert rest is not None
-        return await rest(self)
+        continuation, self._continuation = self._continuation, None
+        match continuation:
+            case Serve():
+                return await self._serve(continuation.head, continuation.request)
+            case FinishRequest():
+                return await self._finish_request(continuation.head)
+            case Resume():
+                return await self._resume(continuation.parked)
+            case Respond():
+                return await self._respond(continuation.head, continuation.response)
+            case SendRemainder():
+                await self._transport.send((continuation.data,))
+                return self.connection.answered(continuation.keep_alive)
+            case Refuse():
+                return await self._refuse(continuation.refusal)
+            case SpeakHttp2():
+                return await self._speak_http2(continuation.ahead)
+            case ServeAll():
+                return await self._serve_all()
+            case None:
+                raise AssertionError("nothing is left to do")
 
-    async def _next_rest(self) -> Rest | None:
+    async def _next(self) -> Continuation | None:
         """Wait for the next request. What is left of it, or None if the reactor can go on."""
         transport = self._transport
         assert isinstance(transport, SocketTransport)
-        self._is_lent = True
         if self.connection.buffer or self.connection.has_more:
             await trio.lowlevel.checkpoint()
         else:
             await transport.wait_readable()
-        self._is_lent = False
-        # A request taken now would be cancelled and lost.
-        return None if self._scope.cancel_called else self.connection.serve_now()
+        if self._scope.cancel_called:
+            return None  # A request taken now would be cancelled and lost.
+        self.connection.take_back()
+        continuation = self.connection.serve_now()
+        if continuation is not None:
+            self.connection.enter(State.TASK_BUSY)
+        return continuation
 
-    async def serve_all(self) -> bool:
+    async def _serve_all(self) -> bool:
         """Answer requests, in order, until either side ends the connection."""
         while await self._serve_one():
             if self.connection.buffer:
@@ -113,12 +147,11 @@ class ConnectionTask:
                 await trio.lowlevel.checkpoint()
         return False
 
-    async def speak_http2(self, ahead: bytes = b"") -> bool:
-        """Serve HTTP/2 to the end; `ahead` has already been read from the connection."""
-        assert self._door.http2 is not None
-        self.connection.enter(Phase.BUSY)
+    async def _speak_http2(self, ahead: bytes) -> bool:
+        assert self._shared.http2 is not None
+        self.connection.enter(State.TASK_BUSY)
         stream = self._transport.stream(ahead + self.connection.buffer)
-        await self._door.http2.serve(stream, self.connection.seat)
+        await self._shared.http2.serve(stream, self.connection.seat)
         return False
 
     async def _serve_one(self) -> bool:
@@ -127,59 +160,62 @@ class ConnectionTask:
             if not await self._receive():
                 return False
         if self.connection.is_http2(raw):
-            return await self.speak_http2(raw)
-        return await self.serve_rest(self._door.heads.parse(raw))
+            return await self._speak_http2(raw)
+        self.connection.enter(State.TASK_BUSY)
+        return await self._finish_request(self._shared.heads.parse(raw))
 
-    async def serve_rest(self, head: Head) -> bool:
-        """Serve a request whose head was taken. As `_serve_one`."""
+    async def _finish_request(self, head: Head) -> bool:
+        """Receive the rest of a request whose head was taken, and serve it. As `_serve_one`."""
         connection = self.connection
         if (body := connection.whole_body(head)) is not None:
-            return await self.serve(head, connection.request(head, body))
+            return await self._serve(head, connection.request(head, body))
         request = connection.request(head, b"")
-        connection.enter(Phase.BUSY)
-        await incoming.check_head(self._door.application, request)
+        await incoming.check_head(self._shared.application, request)
         if connection.comes_in_pieces(head):
             return await self._serve_pieces(head, request)
         request.body = await self._receive_body(head, request)
-        return await self.serve(head, request)
+        return await self._serve(head, request)
 
     async def _receive_body(self, head: Head, request: Request) -> bytes:
         connection = self.connection
         connection.body = WholeBody(
-            self, head.fields, self._door.config, connection.held, request.charge_body
+            self, head.fields, self._shared.config, connection.held, request.charge_body
         )
-        connection.phase, connection.since = Phase.BODY, trio.current_time()
+        connection.enter(State.TASK_BODY)
+        connection.since = trio.current_time()
         try:
             return await connection.body.receive()
         except BaseException:
             if head.fields.content_length is not None:
                 request.uncharge_body(len(connection.buffer))
             raise
+        finally:
+            connection.enter(State.TASK_BUSY)
 
-    async def serve(self, head: Head, request: Request) -> bool:
+    async def _serve(self, head: Head, request: Request) -> bool:
         """Serve a request that has come whole. As `_serve_one`."""
-        self.connection.enter(Phase.BUSY)
-        return await self.respond(head, await self._handle(request))
+        return await self._respond(head, await self._handle(request))
 
-    async def go_on(self, parked: Parked) -> bool:
+    async def _resume(self, parked: Parked) -> bool:
         """Go on with a request that was parked. As `_serve_one`."""
         head = self.connection.head
         assert head is not None
-        found = await self._told(head.method, self._door.application.go_on(parked))
-        return await self.respond(head, found)
+        found = await self._told(head.method, self._shared.application.go_on(parked))
+        return await self._respond(head, found)
 
     async def _serve_pieces(self, head: Head, request: Request) -> bool:
         """Serve a request whose body the handler receives in pieces. As `_serve_one`."""
-        body = request.incoming = WireBody(self, head.fields, Pace(self._door.config))
+        body = request.incoming = WireBody(self, head.fields, Pace(self._shared.config))
         response = await self._handle(request)
         if not body.ended and isinstance(response, Response):
             response = Response(response.status, response.head, response.body, close=True)
-        keep_alive = await self.respond(head, response)
+        keep_alive = await self._respond(head, response)
         if not body.ended:
+            self.connection.host.may_give_way(self.connection)
             await self._transport.linger()
         return keep_alive and body.ended
 
-    async def respond(self, head: Head, response: Response | LiveResponse | Parked | None) -> bool:
+    async def _respond(self, head: Head, response: Response | LiveResponse | Parked | None) -> bool:
         """Send a response, or what is left of one; None ends a live body. Returns whether another
         request may follow."""
         while response is not None and not isinstance(response, Response):
@@ -187,10 +223,11 @@ class ConnectionTask:
                 response = await self._told(head.method, self._begin_live(head, response))
             elif isinstance(self._transport, SocketTransport):
                 self.connection.head = head
-                self._door.parked.keep(self.connection, response)
+                self.connection.enter(State.PARKED)
+                self.connection.host.parked.keep(self.connection, response)
                 return True
             else:
-                waiting = wait(self._door.application, response, self.connection.channel)
+                waiting = wait(self._shared.application, response, self.connection.channel)
                 response = await self._told(head.method, waiting)
         if response is None:
             await self.connection.channel.end()
@@ -204,16 +241,11 @@ class ConnectionTask:
             await self._send(*self.connection.parts(FULL, head, keep_alive=keep_alive))
         return self.connection.answered(keep_alive)
 
-    async def send_rest(self, data: bytes, keep_alive: bool) -> bool:
-        """Send what the socket did not take of an answer. Returns as `_respond`."""
-        await self._transport.send((data,))
-        return self.connection.answered(keep_alive)
-
     async def _handle(self, request: Request) -> Response | LiveResponse | Parked:
-        return await self._told(request.method, self._door.application.handle(request))
+        return await self._told(request.method, self._shared.application.handle(request))
 
     async def _told(self, method: str, answering: Awaitable[T]) -> T | Response:
-        return await told(method, answering, self._door.passed_on)
+        return await told(method, answering, self._shared.passed_on)
 
     async def _receive(self) -> bool:
         data = await self._transport.receive()
@@ -231,30 +263,32 @@ class ConnectionTask:
     async def send_continue(self) -> None:
         await self._transport.send((CONTINUE,))
 
-    async def refuse(self, refusal: Response) -> bool:
+    async def _refuse(self, refusal: Response) -> bool:
         """Send the error, then close so that the client can still read it."""
-        self.connection.enter(Phase.BUSY)
+        self.connection.enter(State.TASK_BUSY)
         self.connection.held.release()
         self.connection.buffer.clear()
         await self._send(*self.connection.parts(refusal, None, keep_alive=False))
-        self._door.may_give_way(self.connection)
+        self.connection.host.may_give_way(self.connection)
         await self._transport.linger()
         return False
 
     async def _send(self, parts: Sequence[Buffer], size: int) -> None:
         """Send a response whose body has that size in bytes. Raises `OutgoingFull`."""
-        self._door.metrics.bytes_out += len(parts[0]) + size
+        self._shared.metrics.bytes_out += len(parts[0]) + size
         if size <= UNCOUNTED_BYTES:
             await self._transport.send(parts)
             return
-        with self._door.outgoing.holding(parts[1:], size, self.connection.client):
+        with self._shared.outgoing.holding(parts[1:], size, self.connection.client):
             await self._transport.send(parts)
 
     async def _begin_live(self, head: Head, response: LiveResponse) -> Parked | None:
         """Begin a live response. Returns as `LiveResponse.run`."""
         is_1_1 = head.fields.version == "1.1"
-        keep_alive = is_1_1 and head.fields.keep_alive and not self._door.draining
+        keep_alive = is_1_1 and head.fields.keep_alive and not self._shared.draining
         chunked = is_1_1 and response.length is None
-        wire = live_head(response, self._door.tail_head, chunked=chunked, keep_alive=keep_alive)
+        wire = live_head(
+            response, self._shared.clock.tail_head, chunked=chunked, keep_alive=keep_alive
+        )
         self.connection.channel.begin(wire, chunked=chunked)
         return await response.run(self.connection.channel)

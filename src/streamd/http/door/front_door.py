@@ -11,33 +11,23 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from email.utils import formatdate
 from functools import partial
-from typing import Any, Protocol
 
 import structlog
 import trio
 
 from streamd.config.settings import ServerConfig
-from streamd.http.door.connection import Connection, Phase, Rest
+from streamd.http.door.connection import Connection
 from streamd.http.door.connection_task import ConnectionTask
 from streamd.http.door.connections_by_client import ConnectionsByClient
+from streamd.http.door.continuations import Continuation, ServeAll, SpeakHttp2
 from streamd.http.door.listeners import accept_for_ever, client_certificate, turn_away
 from streamd.http.door.newcomers import Newcomers
 from streamd.http.door.parking import ParkedRequests
 from streamd.http.door.reactor import Reactor
-from streamd.http.protocol.heads import HeadParser
-from streamd.http.protocol.messages import (
-    COMMON_HEAD,
-    PRIVATE_HEAD,
-    Application,
-    Buffer,
-    ClientGone,
-    Seat,
-)
-from streamd.http.protocol.wire import RequestRejected
-from streamd.http.sockets.outgoing import Outgoing
-from streamd.http.sockets.shares import Shares
+from streamd.http.door.shared import Http2, Shared
+from streamd.http.door.states import BETWEEN_REQUESTS, State
+from streamd.http.protocol.messages import Application
 from streamd.http.sockets.transports import SocketTransport, StreamTransport, Transport
 from streamd.process.addresses import is_loopback_client
 from streamd.process.metrics import Metrics
@@ -45,22 +35,6 @@ from streamd.process.metrics import Metrics
 _SWEEP_INTERVAL_S = 1.0
 
 log = structlog.get_logger("streamd.http")
-
-
-class Http2(Protocol):
-    """Serves the same application on HTTP/2 connections."""
-
-    def share_limits(self, bodies: Shares, outgoing: Outgoing) -> None:
-        """Count bodies and answers against the limits that HTTP/1.1 uses."""
-
-    async def serve(self, stream: Any, seat: Seat) -> None:
-        """Serve a Trio stream, plain or TLS, to its end. The connection has the `seat`."""
-
-    async def drain(self) -> None:
-        """End idle connections now and the others after their responses."""
-
-    async def raise_fatal(self) -> None:
-        """Wait for an error that is fatal to the node, and raise it."""
 
 
 class FrontDoor:
@@ -85,33 +59,18 @@ class FrontDoor:
         """`gathering` is entered for each batch of requests. So many connections are
         `kept_for_loopback` addresses. With `ends_idle` a connection between two requests, too, ends
         in favour of a new one where there is no room."""
-        self.application = application
+        self.shared = Shared(application, config, metrics, fatal, http2)
         self.config = config
-        self.metrics = metrics
-        self.fatal = fatal
-        self.passed_on: tuple[type[BaseException], ...] = (ClientGone, RequestRejected, *fatal)
-        self.http2 = http2
+        self._http2 = http2
         self.connections: set[Connection] = set()
-        self.newcomers = Newcomers()
+        self._newcomers = Newcomers()
         self._kept_for_loopback = kept_for_loopback
         self._ends_idle = ends_idle
         self.reactor = Reactor(gathering or nullcontext())
         self.parked = ParkedRequests(self.reactor)
         self._nursery: trio.Nursery | None = None
-        self.bodies = Shares(config.max_buffered_bytes)
-        self.outgoing = Outgoing(config.max_buffered_bytes)
-        if http2 is not None:
-            http2.share_limits(self.bodies, self.outgoing)
-        self.draining = False
-        self.scheme = b"http"
         self._handshakes = 0
         self.clients = ConnectionsByClient(config)
-        self._renew_tail_heads()
-        # When the last sweep began: precise enough for limits of seconds, and free to read.
-        self.swept_at = trio.current_time()
-        self.heads = HeadParser(config.max_headers)
-        self._chunked_data: Buffer = b""
-        self._chunk = b""
         self._accepting = trio.CancelScope()
         self._idle = trio.Event()
 
@@ -122,7 +81,7 @@ class FrontDoor:
     ) -> None:
         """Serve until drained or cancelled. Closes the listeners, which must be non-blocking. With
         `tls` each handshake uses the context that it returns then."""
-        self.scheme = b"http" if tls is None else b"https"
+        self.shared.scheme = b"http" if tls is None else b"https"
         try:
             async with trio.open_nursery() as self._nursery:
                 await self._serve(listeners, tls, self._nursery)
@@ -142,8 +101,8 @@ class FrontDoor:
         nursery.start_soon(self._sweep)
         nursery.start_soon(self.reactor.run)
         nursery.start_soon(self.parked.deadlines.run)
-        if self.http2 is not None:
-            nursery.start_soon(self.http2.raise_fatal)
+        if self._http2 is not None:
+            nursery.start_soon(self._http2.raise_fatal)
         with self._accepting:
             async with trio.open_nursery() as accepting:
                 take = partial(self._take, tls=tls, nursery=nursery)
@@ -152,8 +111,8 @@ class FrontDoor:
         for listener in listeners:
             trio.lowlevel.notify_closing(listener)
             listener.close()
-        if self.http2 is not None:
-            await self.http2.drain()
+        if self._http2 is not None:
+            await self._http2.drain()
         with trio.move_on_after(self.config.drain_timeout_ms / 1000):
             while self.connections:
                 await self._idle.wait()
@@ -161,10 +120,10 @@ class FrontDoor:
 
     def drain(self) -> None:
         """Stop accepting; end idle connections now and the others after their response."""
-        self.draining = True
+        self.shared.draining = True
         self._accepting.cancel()
         for connection in tuple(self.connections):
-            if connection.phase is Phase.IDLE:
+            if connection.state in BETWEEN_REQUESTS:
                 connection.end()
 
     def _take(
@@ -183,7 +142,7 @@ class FrontDoor:
         else:
             self._handshakes += 1
             scope = trio.move_on_after(self.config.header_timeout_ms / 1000)
-            self.newcomers.add(scope, client, partial(self._end_handshake, scope, client))
+            self._newcomers.add(scope, client, partial(self._end_handshake, scope, client))
             nursery.start_soon(self._serve_tls, sock, client, tls(), scope)
 
     def _enter(self, client: str) -> bool:
@@ -201,26 +160,30 @@ class FrontDoor:
     def _make_room(self, client: str | None = None) -> bool:
         """End a connection, of the client if one is given, that does nothing. Returns whether there
         was one."""
-        if self.newcomers.end_oldest(client):
+        if self._newcomers.end_oldest(client):
             return True
         if not self._ends_idle:
             return False
         idle = (
             one
             for one in self.connections
-            if one.phase is Phase.IDLE and (client is None or one.client == client)
+            if one.state in BETWEEN_REQUESTS and (client is None or one.client == client)
         )
         longest = min(idle, key=lambda one: one.since, default=None)
         if longest is not None:
             self._give_way(longest)
         return longest is not None
 
+    def has_sent_head(self, connection: Connection) -> None:
+        """As `Host.has_sent_head`."""
+        self._newcomers.discard(connection)
+
     def may_give_way(self, connection: Connection) -> None:
-        """Let the connection, of which nothing more is expected, end in favour of another."""
+        """As `Host.may_give_way`."""
         if connection in self.connections:
-            self.newcomers.discard(connection)
+            self._newcomers.discard(connection)
             end = partial(self._give_way, connection)
-            self.newcomers.add(connection, connection.client, end)
+            self._newcomers.add(connection, connection.client, end)
 
     def _give_way(self, connection: Connection) -> None:
         """End a connection, and count it no longer."""
@@ -254,7 +217,7 @@ class FrontDoor:
         except trio.BrokenResourceError:
             pass
         finally:
-            is_counted = self.newcomers.discard(scope)
+            is_counted = self._newcomers.discard(scope)
             self._handshakes -= is_counted
         if not (is_done and is_counted):
             if is_counted:
@@ -264,27 +227,28 @@ class FrontDoor:
         transport = StreamTransport(stream, self.config.write_timeout_ms / 1000)
         connection = self._connection(transport, client)
         connection.seat.certificate = client_certificate(stream)
-        speaks_http2 = self.http2 is not None and stream.selected_alpn_protocol() == "h2"
-        rest = ConnectionTask.speak_http2 if speaks_http2 else ConnectionTask.serve_all
-        await self._serve_in_task(self._task(connection, rest))
+        connection.enter(State.TASK_IDLE)
+        speaks_http2 = self._http2 is not None and stream.selected_alpn_protocol() == "h2"
+        continuation = SpeakHttp2() if speaks_http2 else ServeAll()
+        await self._serve_in_task(self._task(connection, continuation))
 
     def _connection(self, transport: Transport, client: str) -> Connection:
         connection = Connection(self, transport, client)
         self.connections.add(connection)
         self.may_give_way(connection)
-        connection.seat.begun = partial(self.newcomers.discard, connection)
+        connection.seat.begun = partial(self._newcomers.discard, connection)
         return connection
 
-    def _task(self, connection: Connection, rest: Rest) -> ConnectionTask:
-        connection.task = ConnectionTask(self, connection, rest)
-        return connection.task
-
-    def leave_to_task(self, connection: Connection, rest: Rest) -> None:
-        """Let a task do the rest for a connection of the reactor."""
+    def hand_to_task(self, connection: Connection, continuation: Continuation) -> None:
+        """As `Host.hand_to_task`."""
         assert self._nursery is not None
         assert isinstance(connection.transport, SocketTransport)
         self.reactor.unwatch(connection.transport)
-        self._nursery.start_soon(self._serve_in_task, self._task(connection, rest))
+        self._nursery.start_soon(self._serve_in_task, self._task(connection, continuation))
+
+    def _task(self, connection: Connection, continuation: Continuation) -> ConnectionTask:
+        task = connection.task = ConnectionTask(connection, continuation)
+        return task
 
     async def _serve_in_task(self, task: ConnectionTask) -> None:
         connection, goes_on = task.connection, False
@@ -301,7 +265,7 @@ class FrontDoor:
             self.reactor.advance_later(connection)  # It may have received ahead.
 
     def end(self, connection: Connection) -> None:
-        """End a connection of the reactor."""
+        """As `Host.end`."""
         if connection in self.connections:
             assert isinstance(connection.transport, SocketTransport)
             self._forget(connection)
@@ -309,8 +273,8 @@ class FrontDoor:
             connection.transport.close_now()
 
     def _forget(self, connection: Connection) -> None:
-        connection.phase = Phase.ENDED
-        self.newcomers.discard(connection)
+        connection.enter(State.ENDED)
+        self._newcomers.discard(connection)
         self.parked.abandon(connection)
         self.reactor.resume(connection)
         if connection in self.connections:
@@ -321,29 +285,10 @@ class FrontDoor:
         if not self.connections:
             self._idle.set()
 
-    def chunk(self, data: Buffer) -> bytes:
-        """`data` as a chunk of a chunked body. An event for many readers is framed once.
-
-        An empty chunk would end the body (RFC 9112 section 7.1), so empty data gives no chunk.
-        """
-        if not data:
-            return b""
-        if data is not self._chunked_data:
-            self._chunked_data = data
-            self._chunk = b"".join((b"%x\r\n" % len(data), data, b"\r\n"))
-        return self._chunk
-
-    def _renew_tail_heads(self) -> None:
-        """Renew the header lines that end the heads of this second's responses."""
-        date = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
-        self.tail_head = COMMON_HEAD + date
-        self.private_tail_head = PRIVATE_HEAD + date
-
     async def _sweep(self) -> None:
         """Enforce the time limits of all connections, and set the clock for the Date header."""
         while True:
             await trio.sleep(_SWEEP_INTERVAL_S)
-            self._renew_tail_heads()
-            self.swept_at = trio.current_time()
+            self.shared.clock.tick()
             for connection in tuple(self.connections):
-                connection.check_time(self.swept_at)
+                connection.check_time(self.shared.clock.now)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
@@ -22,9 +22,6 @@ from streamd.http.protocol.messages import (
     Parked,
     Response,
 )
-
-if TYPE_CHECKING:
-    from streamd.http.door.connection import Connection
 
 # How late a deadline may be noticed. The waits of all clients then need no more than a hundred
 # wakes a second.
@@ -74,43 +71,50 @@ class Deadlines(Generic[T]):
                     self._came(owner)
 
 
+class Resumable(Protocol):
+    """A connection, as far as its parked request needs it."""
+
+    def resume(self, parked: Parked) -> None:
+        """Go on with the request that was kept."""
+
+
 class ParkedRequests:
     """The requests of the reactor's connections that wait, one of a connection at most."""
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
-        self._kept: dict[Connection, tuple[Parked, int]] = {}
+        self._kept: dict[Resumable, tuple[Parked, int]] = {}
         self.deadlines = Deadlines(self._deadline_came)
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __contains__(self, connection: Connection) -> bool:
+    def __contains__(self, connection: Resumable) -> bool:
         return connection in self._kept
 
-    def keep(self, connection: Connection, parked: Parked) -> None:
+    def keep(self, connection: Resumable, parked: Parked) -> None:
         """Keep a request until `connection` can `resume` it, or ends."""
         parked.park(partial(self._resume_later, connection))
         self._kept[connection] = parked, self.deadlines.set(parked.deadline, connection)
 
-    def abandon(self, connection: Connection) -> None:
+    def abandon(self, connection: Resumable) -> None:
         """Abandon the request of a connection that ended, if it had one."""
         if (parked := self._take(connection)) is not None:
             parked.abandon()
 
-    def _take(self, connection: Connection) -> Parked | None:
+    def _take(self, connection: Resumable) -> Parked | None:
         parked, slot = self._kept.pop(connection, (None, 0))
         self.deadlines.unset(slot, connection)
         return parked
 
-    def _deadline_came(self, connection: Connection) -> None:
+    def _deadline_came(self, connection: Resumable) -> None:
         self._resume_later(connection, self._kept[connection][0])
 
-    def _resume_later(self, connection: Connection, parked: Parked) -> None:
+    def _resume_later(self, connection: Resumable, parked: Parked) -> None:
         # In another turn: one change may wake a thousand.
         self._reactor.soon(self._resume, connection, parked)
 
-    def _resume(self, connection: Connection, parked: Parked) -> None:
+    def _resume(self, connection: Resumable, parked: Parked) -> None:
         kept = self._kept.get(connection)
         # Since this call was due it may have gone on, or its client left.
         if kept is not None and kept[0] is parked:

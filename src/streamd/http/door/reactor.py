@@ -17,15 +17,12 @@ import select
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVarTuple
+from typing import Any, Protocol, TypeVarTuple
 
 import trio
 
 from streamd.http.sockets.batch_io import receive_ready
 from streamd.http.sockets.transports import SocketTransport
-
-if TYPE_CHECKING:
-    from streamd.http.door.connection import Connection
 
 # In one turn of the loop: what takes a few milliseconds, so that nobody else waits for longer.
 CALLS_PER_TURN = 256
@@ -35,21 +32,34 @@ Args = TypeVarTuple("Args")
 _EVENTS = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 
 
+class Watched(Protocol):
+    """A connection, as the reactor knows it."""
+
+    hung_up: bool  # The end of the client's input was reported.
+    has_more: bool  # The socket may have something that was reported already.
+
+    def take(self, data: bytes) -> None:
+        """Serve the next request, after `data` was received, empty at the end of the input."""
+
+    def advance(self) -> None:
+        """Serve the next request, as far as it has come. May be called at any time."""
+
+
 class Reactor:
-    """Calls `Connection.take` with what the sockets that it watches get, bytes or the end."""
+    """Calls `Watched.take` with what the sockets that it watches get, bytes or the end."""
 
     def __init__(self, gathering: AbstractContextManager[None]) -> None:
         """`gathering` is entered for each batch of calls."""
         self._gathering = gathering
         self._epoll = select.epoll()
-        self._watched: dict[int, Connection] = {}
-        self._to_advance: set[Connection] = set()
-        self._paused: set[Connection] = set()
+        self._watched: dict[int, Watched] = {}
+        self._to_advance: set[Watched] = set()
+        self._paused: set[Watched] = set()
         self._due: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._something_due = trio.lowlevel.ParkingLot()
         self._left_in_turn = CALLS_PER_TURN
 
-    def watch(self, connection: Connection, transport: SocketTransport) -> None:
+    def watch(self, connection: Watched, transport: SocketTransport) -> None:
         """Watch a connection's socket. What has come already is told of, too."""
         descriptor = transport.fileno()
         self._watched[descriptor] = connection
@@ -61,11 +71,11 @@ class Reactor:
         del self._watched[descriptor]
         self._epoll.unregister(descriptor)
 
-    def pause(self, connection: Connection) -> None:
-        """Leave what a connection gets in its socket, and call `Connection.advance` instead."""
+    def pause(self, connection: Watched) -> None:
+        """Leave what a connection gets in its socket, and call `Watched.advance` instead."""
         self._paused.add(connection)
 
-    def resume(self, connection: Connection) -> None:
+    def resume(self, connection: Watched) -> None:
         """Receive for a connection again, from what comes now on."""
         self._paused.discard(connection)
 
@@ -83,15 +93,15 @@ class Reactor:
         else:
             self.soon(call, *args)
 
-    def advance_later(self, connection: Connection) -> None:
-        """Call `Connection.advance` in another turn, once: if each arrival of bytes added a call, a
+    def advance_later(self, connection: Watched) -> None:
+        """Call `Watched.advance` in another turn, once: if each arrival of bytes added a call, a
         client that pipelines requests would have many served in one turn."""
         if connection not in self._to_advance:
             self._to_advance.add(connection)
             self.pause(connection)
             self.soon(self._advance, connection)
 
-    def _advance(self, connection: Connection) -> None:
+    def _advance(self, connection: Watched) -> None:
         self._to_advance.discard(connection)
         self.resume(connection)
         connection.advance()

@@ -1,0 +1,86 @@
+"""What all connections of one front door use."""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+from typing import Any, Protocol
+
+import trio
+
+from streamd.config.settings import ServerConfig
+from streamd.http.door.channels import Chunks
+from streamd.http.protocol.heads import HeadParser
+from streamd.http.protocol.messages import (
+    COMMON_HEAD,
+    PRIVATE_HEAD,
+    Application,
+    ClientGone,
+    Seat,
+)
+from streamd.http.protocol.wire import RequestRejected
+from streamd.http.sockets.outgoing import Outgoing
+from streamd.http.sockets.shares import Shares
+from streamd.process.metrics import Metrics
+
+
+class Http2(Protocol):
+    """Serves the same application on HTTP/2 connections."""
+
+    def share_limits(self, bodies: Shares, outgoing: Outgoing) -> None:
+        """Count bodies and answers against the limits that HTTP/1.1 uses."""
+
+    async def serve(self, stream: Any, seat: Seat) -> None:
+        """Serve a Trio stream, plain or TLS, to its end. The connection has the `seat`."""
+
+    async def drain(self) -> None:
+        """End idle connections now and the others after their responses."""
+
+    async def raise_fatal(self) -> None:
+        """Wait for an error that is fatal to the node, and raise it."""
+
+
+class SweepClock:
+    """What changes once a second, with the sweep of all connections.
+
+    `now` is when the last sweep began, by Trio's clock: precise enough for limits of seconds, and
+    free to read. `tail_head` and `private_tail_head` are the header lines, with the date, that end
+    the head of a response, and of one that is private.
+    """
+
+    def __init__(self) -> None:
+        self.tick()
+
+    def tick(self) -> None:
+        """A sweep begins."""
+        date = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
+        self.tail_head = COMMON_HEAD + date
+        self.private_tail_head = PRIVATE_HEAD + date
+        self.now = trio.current_time()
+
+
+class Shared:
+    """The application, the limits and the caches of a front door's connections."""
+
+    def __init__(
+        self,
+        application: Application,
+        config: ServerConfig,
+        metrics: Metrics,
+        fatal: tuple[type[BaseException], ...],
+        http2: Http2 | None,
+    ) -> None:
+        self.application = application
+        self.config = config
+        self.metrics = metrics
+        self.fatal = fatal
+        self.passed_on: tuple[type[BaseException], ...] = (ClientGone, RequestRejected, *fatal)
+        self.http2 = http2
+        self.scheme = b"http"
+        self.draining = False
+        self.clock = SweepClock()
+        self.heads = HeadParser(config.max_headers)
+        self.chunks = Chunks()
+        self.bodies = Shares(config.max_buffered_bytes)
+        self.outgoing = Outgoing(config.max_buffered_bytes)
+        if http2 is not None:
+            http2.share_limits(self.bodies, self.outgoing)
