@@ -55,12 +55,12 @@ from streamd.http.admin_application import AdminApplication
 from streamd.http.application import StreamApplication
 from streamd.http.asgi_bridge import call_asgi
 from streamd.http.door.front_door import FrontDoor
-from streamd.http.holdings import holdings
 from streamd.http.http2.asgi import AsgiApplication
 from streamd.http.http2.hypercorn_server import HypercornHttp2
 from streamd.http.ops import create_ops_app
 from streamd.http.protocol.cursors import Cursors
 from streamd.http.protocol.messages import Application, Request, Response
+from streamd.http.queue_levels import queue_levels
 from streamd.http.sockets.descriptors import allowed_connections
 from streamd.http.streams.live import Hub
 from streamd.http.streams.service import Service
@@ -300,7 +300,7 @@ class App:
 
     def _operations(self) -> Callable[[Request], Awaitable[Response]]:
         """What answers operators."""
-        held = partial(holdings, self.service, self._doors)
+        held = partial(queue_levels, self.service, self._doors)
         secrets = self._environment.secrets
         ops = create_ops_app(self.metrics, self.node, self._leader_operations, secrets, held)
         needs.check_declared(needs.handled_operations(ops.url_map.iter_rules()), needs.OPERATIONS)

@@ -20,7 +20,7 @@ from streamd.credentials.tls_files import TlsFiles
 from streamd.group.stores import Stores
 from streamd.http.door.front_door import FrontDoor
 from streamd.http.door.listeners import listen, server_tls
-from streamd.http.sockets.shares import Shares
+from streamd.http.sockets.fair_limits import FairLimit
 from streamd.node.node import wall_clock_ms
 from streamd.process.threads import in_thread
 from tests.support.wire import EventStream, checked_async_client, chunk_size
@@ -196,7 +196,7 @@ class Serving:
         return len(self.door.connections)
 
     @property
-    def bodies(self) -> Shares:
+    def bodies(self) -> FairLimit:
         """The limit of incoming bodies, and how much of it they hold."""
         return self.door.shared.bodies
 

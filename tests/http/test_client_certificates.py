@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from streamd.config.auth import CertificateConfig
 from streamd.config.settings import AuthConfig
 from streamd.credentials.client_certificates import parse_certificate
-from streamd.http.protocol.messages import Request, Seat
+from streamd.http.protocol.messages import ConnectionCount, Request
 from tests.http.authorized import ROOT
 from tests.http.pki import Pki
 from tests.http.serving import PATIENCE_S, Serving, serving
@@ -291,7 +291,15 @@ async def test_records_name_the_certificate_and_whom_it_stands_for(clients: Clie
                 await client.get(STREAM)
             certificate = parse_certificate(issued.der)
             assert certificate is not None
-            request = Request("GET", b"/", b"", {}, b"", cast("Any", None), seat=Seat(certificate))
+            request = Request(
+                "GET",
+                b"/",
+                b"",
+                {},
+                b"",
+                cast("Any", None),
+                connection=ConnectionCount(certificate),
+            )
             fingerprint = issued.certificate.fingerprint(hashes.SHA256()).hex()[:16]
             seen = server.service.authority.seen(request)
             assert seen == (name, f"certificate {fingerprint}")

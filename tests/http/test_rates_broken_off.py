@@ -67,6 +67,6 @@ async def test_a_request_that_is_charged_after_its_connections_end_leaves_no_cou
     async with limited(tmp_path) as node, node.client() as client:
         await node.limit("bucket", "agents", connections=1)
         request = Request("DELETE", STREAM.encode(), b"", {}, b"", cast("Any", None))
-        request.seat.leave()
+        request.connection.close()
         assert node.server.service.rates.refusal(request, resolve(request.path)) is None
         assert (await append(client)).status_code == 204

@@ -27,7 +27,7 @@ Invariants:
   it gets each change once, in order, whether the hub or its own task writes it.
 - Both adapters refuse the same requests with the same codes, and repair none.
 - Everything that a client can make the server hold has a limit: heads, bodies, answers
-  (`sockets.outgoing`), uploads and downloads (`sockets.shares`), connections
+  (`sockets.outgoing`), uploads and downloads (`sockets.fair_limits`), connections
   (`sockets.descriptors`), readers, and the work of one turn of the loop.
 
 It must never let a client block the event loop (large bodies are split and compressed in threads),

@@ -6,7 +6,7 @@ which a client that receives slowly leaves only a few on their way (`WINDOW_BYTE
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -21,13 +21,13 @@ from streamd.http.protocol.messages import (
     Begun,
     Buffer,
     ClientGone,
+    ConnectionCount,
     LiveResponse,
     Parked,
     Request,
     Response,
-    Seat,
-    internal_error,
-    told,
+    answer_now_or_500,
+    answer_or_500,
 )
 from streamd.http.protocol.wire import body_parts
 from streamd.http.sockets.outgoing import FULL, UNCOUNTED_BYTES, Outgoing, OutgoingFull
@@ -104,7 +104,7 @@ class Desk:
         self._failures: list[tuple[int, str, bool]] = []
         self._event: Piece | None = None
         self._exchanges: dict[int, Exchange] = {}
-        self._seats: dict[int, Seat] = {}
+        self._connections: dict[int, ConnectionCount] = {}
         link.before_write.append(self._send_outcomes)
 
     async def serve(self) -> None:
@@ -114,8 +114,8 @@ class Desk:
         finally:
             for exchange in self._exchanges.values():
                 exchange.leave()
-            for seat in self._seats.values():
-                seat.leave()
+            for connection in self._connections.values():
+                connection.close()
 
     def _take(self, message: FromWorker) -> None:
         match message:
@@ -126,7 +126,7 @@ class Desk:
             case Counted():
                 self._count(message)
             case Closed():
-                self._seats.pop(message.connection).leave()
+                self._connections.pop(message.connection).close()
             case Ready():
                 self.is_ready = True
                 self._ready()
@@ -166,14 +166,16 @@ class Desk:
 
     def _begin(self, forward: Forward) -> None:
         """Answer a request, at once if that is possible."""
-        seat = self._seats.get(forward.connection)
-        if seat is None:
-            seat = self._seats[forward.connection] = Seat(forward.certificate)
-        exchange = self._exchanges[forward.number] = Exchange(self, forward, seat)
+        connection = self._connections.get(forward.connection)
+        if connection is None:
+            connection = self._connections[forward.connection] = ConnectionCount(
+                forward.certificate
+            )
+        exchange = self._exchanges[forward.number] = Exchange(self, forward, connection)
         if forward.pieces:
             self._nursery.start_soon(self._handle, exchange)
             return
-        begun = self._guarded(forward.method, exchange.begin, self._application)
+        begun = answer_now_or_500(forward.method, self._fatal, exchange.begin, self._application)
         if begun is Begun.MUST_WAIT:
             self._nursery.start_soon(self._handle, exchange)
         elif isinstance(begun, Response) and _size(begun) <= _SMALL_BYTES and self.link.has_room:
@@ -185,26 +187,14 @@ class Desk:
         self, exchange: Exchange, make: Callable[[Any], Response | LiveResponse], argument: Any
     ) -> None:
         """Send the answer to a request that was under way."""
-        answer = self._guarded(exchange.forward.method, make, argument)
+        answer = answer_now_or_500(exchange.forward.method, self._fatal, make, argument)
         assert isinstance(answer, Response), "only workers forward"
         self.answer(exchange.forward, answer)
-
-    def _guarded(self, method: str, call: Callable[[*Args], T], *args: *Args) -> T | Response:
-        """As `Connection._guarded`."""
-        try:
-            return call(*args)
-        except self._fatal:
-            raise
-        except Exception:
-            return internal_error(method)
-
-    async def _told(self, method: str, answering: Awaitable[T]) -> T | Response:
-        return await told(method, answering, self._passed_on)
 
     async def _handle(self, exchange: Exchange) -> None:
         handling = self._application.handle(exchange.request)
         try:
-            found = await self._told(exchange.forward.method, handling)
+            found = await answer_or_500(exchange.forward.method, handling, self._passed_on)
         except ClientGone:
             self.end(exchange, whole=False)
         else:
@@ -219,12 +209,14 @@ class Desk:
         try:
             if isinstance(found, LiveResponse):
                 self.link.send(Began(forward.number, found.status, found.head, found.length))
-                found = await self._told(method, found.run(exchange))
+                found = await answer_or_500(method, found.run(exchange), self._passed_on)
             while found is not None and not isinstance(found, Response):
                 assert not isinstance(found, LiveResponse), "it has begun by now"
                 # The worker ends those that have begun itself.
                 scope = None if is_live else exchange.waiting()
-                found = await self._told(method, wait(self._application, found, exchange, scope))
+                found = await answer_or_500(
+                    method, wait(self._application, found, exchange, scope), self._passed_on
+                )
             if found is None:
                 await exchange.flush()
                 whole = True
@@ -322,7 +314,7 @@ class Desk:
 class Exchange:
     """A forwarded request, the `Channel` to its client, and its `IncomingBody`."""
 
-    def __init__(self, desk: Desk, forward: Forward, seat: Seat) -> None:
+    def __init__(self, desk: Desk, forward: Forward, connection: ConnectionCount) -> None:
         self.forward = forward
         self.length = forward.length
         self.request = Request(
@@ -335,7 +327,7 @@ class Exchange:
             forward.scheme,
             self if forward.pieces else None,
             forward.client,
-            seat,
+            connection,
         )
         self._desk = desk
         self._window = WINDOW_BYTES

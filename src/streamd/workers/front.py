@@ -25,12 +25,12 @@ from streamd.http.protocol.messages import (
     Begun,
     Channel,
     ClientGone,
+    ConnectionCount,
     Later,
     LiveResponse,
     Parked,
     Request,
     Response,
-    Seat,
 )
 from streamd.http.protocol.routing import OpsRoute, Route, StreamRoute, resolve, takes_pieces
 from streamd.http.streams.writes import Write
@@ -91,7 +91,7 @@ class WorkerApplication:
         self._kept: dict[tuple[str, bytes, bytes], tuple[Response, Stamp]] = {}
         self._exchanges: dict[int, Exchange] = {}
         self._next_number = 0
-        self._connections: dict[Seat, int] = {}
+        self._connections: dict[ConnectionCount, int] = {}
         self._last_connection = 0
         self.is_ending = False
 
@@ -173,17 +173,17 @@ class WorkerApplication:
         if self._exchanges.pop(number, None) is not None and gone:
             self.link.send(Gone(number))
 
-    def number_of(self, seat: Seat) -> int:
+    def number_of(self, connection: ConnectionCount) -> int:
         """The number of a connection, by which the group's process knows it until it is closed."""
-        number = self._connections.get(seat)
+        number = self._connections.get(connection)
         if number is None:
             self._last_connection += 1
-            number = self._connections[seat] = self._last_connection
-            seat.left = self._closed
+            number = self._connections[connection] = self._last_connection
+            connection.on_close = self._closed
         return number
 
-    def _closed(self, seat: Seat) -> None:
-        self.link.send(Closed(self._connections.pop(seat)))
+    def _closed(self, connection: ConnectionCount) -> None:
+        self.link.send(Closed(self._connections.pop(connection)))
 
     def end_live_responses(self) -> None:
         """End all live responses as they are: this worker stops, the group's process does not."""
@@ -334,8 +334,8 @@ class Exchange:
                 request.client,
                 incoming is not None,
                 None if incoming is None else incoming.length,
-                self._application.number_of(request.seat),
-                request.seat.certificate,
+                self._application.number_of(request.connection),
+                request.connection.certificate,
             )
         )
         if self._application.is_ending:

@@ -225,7 +225,7 @@ class Authority:
         a valid credential there is no name, and the id of a token is what the sender claims."""
         authorization = request.headers.get(_AUTHORIZATION, b"")
         signed = signed_urls.value_in(request.query)
-        certificate = None if authorization or signed else request.seat.certificate
+        certificate = None if authorization or signed else request.connection.certificate
         identity = request.identity or self._known.get(certificate or authorization)
         if identity is not None and not identity.has_ended(self._now_ms()):
             return identity.name, identity.credential
@@ -302,7 +302,7 @@ def _credential(request: Request) -> Credential:
     authorization = request.headers.get(_AUTHORIZATION)
     signed = signed_urls.value_in(request.query)
     if signed is None:
-        return request.seat.certificate if authorization is None else authorization
+        return request.connection.certificate if authorization is None else authorization
     if authorization is not None:
         raise BadRequest(
             "AMBIGUOUS_CREDENTIALS", "the request has both Authorization and a signed URL"

@@ -14,12 +14,12 @@ import trio
 
 from streamd.auth.rates import NS_PER_S, Account, Accounts, Shortage, TableFull, take
 from streamd.http.protocol.messages import (
+    ConnectionCount,
     IncomingBody,
     LateAnswer,
     LiveResponse,
     Request,
     Response,
-    Seat,
     error_response,
 )
 from streamd.http.protocol.routing import Route, bucket_of, takes_pieces
@@ -94,18 +94,18 @@ class RateLimits:
         return self._charge(request, route) if self.exist() else None
 
     def _charge(self, request: Request, route: Route | None) -> LateAnswer | None:
-        seat, now_ns = request.seat, int(self.clock() * NS_PER_S)
+        connection, now_ns = request.connection, int(self.clock() * NS_PER_S)
         on_behalf = request.identity, route, self._version
         # Most requests of a connection are for the same stream, and all of a client's its own.
-        if seat.on_behalf != on_behalf:
+        if connection.on_behalf != on_behalf:
             try:
                 accounts = self._accounts(request, route, now_ns)
             except TableFull as full:
                 return self._refuse(full.shortage)
-            if (found := _move(seat, accounts)) is not None:
+            if (found := _move(connection, accounts)) is not None:
                 return self._refuse(found, accounts)
-            seat.on_behalf = on_behalf
-        if not (charged := seat.accounts):
+            connection.on_behalf = on_behalf
+        if not (charged := connection.accounts):
             return None
         bytes_in = _bytes_in(request)
         found = take(charged, now_ns, bytes_in, reads=request.method == "GET")
@@ -237,16 +237,16 @@ def charge_answer(request: Request, response: Response | LiveResponse) -> None:
         spend_out(request.accounts, body_parts(response.body)[1])
 
 
-def _move(seat: Seat, accounts: Sequence[Account]) -> Shortage | None:
+def _move(connection: ConnectionCount, accounts: Sequence[Account]) -> Shortage | None:
     """Count a connection for these accounts only; for none if one of them has too many, which is
     returned."""
-    if seat.accounts == accounts:
+    if connection.accounts == accounts:
         return None
-    seat.count_for(())
+    connection.count_for(())
     for account in accounts:
         if found := account.too_many("connections", account.connections):
             return found
-    seat.count_for(accounts)
+    connection.count_for(accounts)
     return None
 
 

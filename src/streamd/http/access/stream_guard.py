@@ -70,7 +70,7 @@ class StreamGuard:
         judged itself.
         """
         headers = request.headers
-        others, certificate = self._of_certificates, request.seat.certificate
+        others, certificate = self._of_certificates, request.connection.certificate
         if others is not None and certificate is not None and b"authorization" not in headers:
             others.check(request)
             return

@@ -9,7 +9,7 @@ wait otherwise goes on in a task (`connection_task`). `states` draws the whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, TypeVarTuple
+from typing import Protocol, TypeVar
 
 from streamd.http.door.channels import WireChannel
 from streamd.http.door.continuations import (
@@ -30,12 +30,12 @@ from streamd.http.protocol.heads import Head
 from streamd.http.protocol.messages import (
     Begun,
     Buffer,
+    ConnectionCount,
     LiveResponse,
     Parked,
     Request,
     Response,
-    Seat,
-    internal_error,
+    answer_now_or_500,
 )
 from streamd.http.protocol.wire import (
     PREFACE_HEAD,
@@ -49,7 +49,6 @@ from streamd.http.sockets.outgoing import UNCOUNTED_BYTES
 from streamd.http.sockets.transports import RECEIVE_BYTES, SocketTransport, Transport
 
 T = TypeVar("T")
-Args = TypeVarTuple("Args")
 
 # Until Python 3.12 a look-up in an enumeration takes five times as long as one of a global.
 (
@@ -111,8 +110,8 @@ class Connection:
         self.task: Task | None = None  # While it has one.
         self.state = _IDLE
         self.since = shared.clock.now
-        self.held = shared.bodies.share(client)
-        self.seat = Seat()
+        self.held = shared.bodies.allotment(client)
+        self.count = ConnectionCount()
         self.body: WholeBody | None = None
         self._is_new = True
 
@@ -234,7 +233,13 @@ class Connection:
     def _begin(self, head: Head, request: Request) -> Continuation | None:
         self.enter(_ANSWERING)
         self.head = head
-        begun = self._guarded(self.shared.application.begin, request, self._answer_later)
+        begun = answer_now_or_500(
+            head.method,
+            self.shared.fatal,
+            self.shared.application.begin,
+            request,
+            self._answer_later,
+        )
         if isinstance(begun, Response):
             return self._answer(begun)
         if begun is Begun.UNDER_WAY:
@@ -257,8 +262,10 @@ class Connection:
 
     def resume(self, parked: Parked) -> None:
         """Go on with the request that was kept."""
+        shared, head = self.shared, self.head
+        assert head is not None
         self.enter(_ANSWERING)
-        found = self._guarded(self.shared.application.resume, parked)
+        found = answer_now_or_500(head.method, shared.fatal, shared.application.resume, parked)
         continuation = Resume(parked) if found is None else self._take_up(found)
         if continuation is not None:
             self._hand_to_task(continuation)
@@ -267,7 +274,9 @@ class Connection:
         self.host.reactor.now(self._make_answer, make, argument)
 
     def _make_answer(self, make: Callable[[T], Response | LiveResponse], argument: T) -> None:
-        answer, head = self._guarded(make, argument), self.head
+        head = self.head
+        assert head is not None
+        answer = answer_now_or_500(head.method, self.shared.fatal, make, argument)
         if self.state is _ENDED:  # Its server may have stopped before the write ended.
             if isinstance(answer, LiveResponse):
                 answer.abandon()
@@ -275,7 +284,6 @@ class Connection:
         if isinstance(answer, Response):
             continuation = self._answer(answer)
         else:
-            assert head is not None
             continuation = Respond(head, answer)
         if continuation is not None:
             self._hand_to_task(continuation)
@@ -326,18 +334,8 @@ class Connection:
         headers, scheme = head.fields.headers, self.shared.scheme
         return Request(
             head.method, head.path, head.query, headers, body,
-            self.channel, scheme, None, self.client, self.seat,
+            self.channel, scheme, None, self.client, self.count,
         )  # fmt: skip
-
-    def _guarded(self, call: Callable[[*Args], T], *args: *Args) -> T | Response:
-        """What the application says, or the answer to a request that met a bug."""
-        try:
-            return call(*args)
-        except self.shared.fatal:
-            raise
-        except Exception:
-            assert self.head is not None, "only a request in the reactor is guarded"
-            return internal_error(self.head.method)
 
     def keeps_alive(self, head: Head, response: Response) -> bool:
         return head.fields.keep_alive and not self.shared.draining and not response.close

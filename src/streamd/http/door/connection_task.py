@@ -8,8 +8,7 @@ the end.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import trio
 
@@ -35,15 +34,13 @@ from streamd.http.protocol.messages import (
     Parked,
     Request,
     Response,
-    told,
+    answer_or_500,
 )
 from streamd.http.protocol.wire import CONTINUE, RequestRejected, live_head
 from streamd.http.sockets import incoming
 from streamd.http.sockets.incoming import Pace, WholeBody, WireBody
 from streamd.http.sockets.outgoing import FULL, UNCOUNTED_BYTES, OutgoingFull
 from streamd.http.sockets.transports import SocketTransport
-
-T = TypeVar("T")
 
 
 class ConnectionTask:
@@ -151,7 +148,7 @@ class ConnectionTask:
         assert self._shared.http2 is not None
         self.connection.enter(State.TASK_BUSY)
         stream = self._transport.stream(ahead + self.connection.buffer)
-        await self._shared.http2.serve(stream, self.connection.seat)
+        await self._shared.http2.serve(stream, self.connection.count)
         return False
 
     async def _serve_one(self) -> bool:
@@ -200,7 +197,9 @@ class ConnectionTask:
         """Go on with a request that was parked. As `_serve_one`."""
         head = self.connection.head
         assert head is not None
-        found = await self._told(head.method, self._shared.application.go_on(parked))
+        found = await answer_or_500(
+            head.method, self._shared.application.go_on(parked), self._shared.passed_on
+        )
         return await self._respond(head, found)
 
     async def _serve_pieces(self, head: Head, request: Request) -> bool:
@@ -220,7 +219,9 @@ class ConnectionTask:
         request may follow."""
         while response is not None and not isinstance(response, Response):
             if isinstance(response, LiveResponse):
-                response = await self._told(head.method, self._begin_live(head, response))
+                response = await answer_or_500(
+                    head.method, self._begin_live(head, response), self._shared.passed_on
+                )
             elif isinstance(self._transport, SocketTransport):
                 self.connection.head = head
                 self.connection.enter(State.PARKED)
@@ -228,7 +229,7 @@ class ConnectionTask:
                 return True
             else:
                 waiting = wait(self._shared.application, response, self.connection.channel)
-                response = await self._told(head.method, waiting)
+                response = await answer_or_500(head.method, waiting, self._shared.passed_on)
         if response is None:
             await self.connection.channel.end()
             return self.connection.answered(head.fields.version == "1.1" and head.fields.keep_alive)
@@ -242,10 +243,8 @@ class ConnectionTask:
         return self.connection.answered(keep_alive)
 
     async def _handle(self, request: Request) -> Response | LiveResponse | Parked:
-        return await self._told(request.method, self._shared.application.handle(request))
-
-    async def _told(self, method: str, answering: Awaitable[T]) -> T | Response:
-        return await told(method, answering, self._shared.passed_on)
+        handling = self._shared.application.handle(request)
+        return await answer_or_500(request.method, handling, self._shared.passed_on)
 
     async def _receive(self) -> bool:
         data = await self._transport.receive()

@@ -226,7 +226,7 @@ class FrontDoor:
             return
         transport = StreamTransport(stream, self.config.write_timeout_ms / 1000)
         connection = self._connection(transport, client)
-        connection.seat.certificate = client_certificate(stream)
+        connection.count.certificate = client_certificate(stream)
         connection.enter(State.TASK_IDLE)
         speaks_http2 = self._http2 is not None and stream.selected_alpn_protocol() == "h2"
         continuation = SpeakHttp2() if speaks_http2 else ServeAll()
@@ -236,7 +236,7 @@ class FrontDoor:
         connection = Connection(self, transport, client)
         self.connections.add(connection)
         self.may_give_way(connection)
-        connection.seat.begun = partial(self._newcomers.discard, connection)
+        connection.count.begun = partial(self._newcomers.discard, connection)
         return connection
 
     def hand_to_task(self, connection: Connection, continuation: Continuation) -> None:
@@ -280,7 +280,7 @@ class FrontDoor:
         if connection in self.connections:
             self.connections.remove(connection)
             self.clients.leave(connection.client)
-            connection.seat.leave()
+            connection.count.close()
         connection.held.release()
         if not self.connections:
             self._idle.set()

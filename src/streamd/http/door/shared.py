@@ -15,22 +15,22 @@ from streamd.http.protocol.messages import (
     PRIVATE_HEAD,
     Application,
     ClientGone,
-    Seat,
+    ConnectionCount,
 )
 from streamd.http.protocol.wire import RequestRejected
+from streamd.http.sockets.fair_limits import FairLimit
 from streamd.http.sockets.outgoing import Outgoing
-from streamd.http.sockets.shares import Shares
 from streamd.process.metrics import Metrics
 
 
 class Http2(Protocol):
     """Serves the same application on HTTP/2 connections."""
 
-    def share_limits(self, bodies: Shares, outgoing: Outgoing) -> None:
+    def share_limits(self, bodies: FairLimit, outgoing: Outgoing) -> None:
         """Count bodies and answers against the limits that HTTP/1.1 uses."""
 
-    async def serve(self, stream: Any, seat: Seat) -> None:
-        """Serve a Trio stream, plain or TLS, to its end. The connection has the `seat`."""
+    async def serve(self, stream: Any, connection: ConnectionCount) -> None:
+        """Serve a Trio stream, plain or TLS, to its end. It is counted as the `connection`."""
 
     async def drain(self) -> None:
         """End idle connections now and the others after their responses."""
@@ -80,7 +80,7 @@ class Shared:
         self.clock = SweepClock()
         self.heads = HeadParser(config.max_headers)
         self.chunks = Chunks()
-        self.bodies = Shares(config.max_buffered_bytes)
+        self.bodies = FairLimit(config.max_buffered_bytes)
         self.outgoing = Outgoing(config.max_buffered_bytes)
         if http2 is not None:
             http2.share_limits(self.bodies, self.outgoing)

@@ -21,17 +21,17 @@ from streamd.http.protocol.messages import (
     Application,
     Buffer,
     ClientGone,
+    ConnectionCount,
     LiveResponse,
     Parked,
     Request,
     Response,
-    Seat,
-    told,
+    answer_or_500,
 )
 from streamd.http.protocol.wire import RequestRejected, body_parts, head_too_large, too_many_headers
+from streamd.http.sockets.fair_limits import Allotment, FairLimit, LimitReached
 from streamd.http.sockets.incoming import Pace, body_too_large, check_head, too_many_bodies
 from streamd.http.sockets.outgoing import FULL, Outgoing, OutgoingFull
-from streamd.http.sockets.shares import LimitReached, Share, Shares
 from streamd.http.sockets.transports import SEND_BYTES
 from streamd.process.addresses import client_of
 
@@ -61,10 +61,11 @@ class AsgiApplication:
         self._application = application
         self._config = config
         self._fatal = fatal
+        self._passed_on = (ClientGone, RequestRejected, *fatal)
         self._failure: Exception | None = None
         self._failed = trio.Event()
         self.outgoing = Outgoing(config.max_buffered_bytes)
-        self.bodies = Shares(config.max_buffered_bytes)
+        self.bodies = FairLimit(config.max_buffered_bytes)
 
     async def raise_fatal(self) -> None:
         """Wait for a fatal error and raise it."""
@@ -73,18 +74,22 @@ class AsgiApplication:
         raise self._failure
 
     async def __call__(
-        self, scope: Message, receive: Receive, send: Send, seat: Seat | None = None
+        self,
+        scope: Message,
+        receive: Receive,
+        send: Send,
+        connection: ConnectionCount | None = None,
     ) -> None:
-        """Serve one request, on the connection that has the `seat`."""
+        """Serve one request, on a connection that is counted."""
         if scope["type"] != "http":
             return
-        if seat is not None and seat.begun is not None:
-            seat.begun()
+        if connection is not None and connection.begun is not None:
+            connection.begun()
         client = client_of(scope["client"][0]) if scope["client"] else ""
         timeout_s = self._config.write_timeout_ms / 1000
-        channel = AsgiChannel(receive, send, timeout_s, self.bodies.share(client), client)
+        channel = AsgiChannel(receive, send, timeout_s, self.bodies.allotment(client), client)
         try:
-            await self._serve(scope, channel, seat)
+            await self._serve(scope, channel, connection)
         except ClientGone:
             return
         except self._fatal as error:
@@ -94,11 +99,15 @@ class AsgiApplication:
         finally:
             channel.buffered.release()
 
-    async def _serve(self, scope: Message, channel: AsgiChannel, seat: Seat | None) -> None:
+    async def _serve(
+        self, scope: Message, channel: AsgiChannel, connection: ConnectionCount | None
+    ) -> None:
         response: Response | LiveResponse | Parked | None
         try:
-            request = await self._request(scope, channel, seat)
-            response = await self._told(request, self._application.handle(request))
+            request = await self._request(scope, channel, connection)
+            response = await answer_or_500(
+                request.method, self._application.handle(request), self._passed_on
+            )
         except RequestRejected as refused:
             channel.buffered.release()
             response = refused.response
@@ -107,7 +116,9 @@ class AsgiApplication:
                 channel.start(response.status, response.head, length=response.length)
                 response = await response.run(channel)
             else:
-                response = await self._told(request, wait(self._application, response, channel))
+                response = await answer_or_500(
+                    request.method, wait(self._application, response, channel), self._passed_on
+                )
         if response is None:
             await channel.finish()
             return
@@ -123,11 +134,9 @@ class AsgiApplication:
         except OutgoingFull:
             await _send_whole(channel, FULL.status, FULL.head, body_parts(FULL.body)[0])
 
-    async def _told(self, request: Request, answering: Awaitable[T]) -> T | Response:
-        passed_on = (ClientGone, RequestRejected, *self._fatal)
-        return await told(request.method, answering, passed_on)
-
-    async def _request(self, scope: Message, channel: AsgiChannel, seat: Seat | None) -> Request:
+    async def _request(
+        self, scope: Message, channel: AsgiChannel, connection: ConnectionCount | None
+    ) -> Request:
         """The request in `scope`, checked as the front door checks it. Raises `RequestRejected`."""
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
@@ -154,7 +163,7 @@ class AsgiApplication:
             channel,
             scope["scheme"].encode(),
             client=channel.client,
-            seat=seat,
+            connection=connection,
         )
         in_pieces = request.method == "PUT" and self._application.takes_pieces(path)
         length = headers.get(b"content-length", b"")
@@ -212,7 +221,7 @@ class AsgiChannel:
         receive: Receive,
         send: Send,
         write_timeout_s: float,
-        buffered: Share,
+        buffered: Allotment,
         client: str,
     ) -> None:
         self._receive = receive

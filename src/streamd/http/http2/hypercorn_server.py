@@ -21,9 +21,9 @@ from hypercorn.typing import ConnectionState
 from streamd.config.settings import ServerConfig
 from streamd.http.http2.asgi import AsgiApplication
 from streamd.http.http2.hypercorn_connection import HypercornConnection, LimitedStream
-from streamd.http.protocol.messages import Seat
+from streamd.http.protocol.messages import ConnectionCount
+from streamd.http.sockets.fair_limits import FairLimit
 from streamd.http.sockets.outgoing import Outgoing
-from streamd.http.sockets.shares import Shares
 
 # As many as HTTP/2 can number on one connection (RFC 9113 section 5.1.1).
 _MAX_STREAMS = 2**30
@@ -40,13 +40,13 @@ class HypercornHttp2:
         self._config = _hypercorn_config(server)
         self._context = WorkerContext(None)
 
-    def share_limits(self, bodies: Shares, outgoing: Outgoing) -> None:
+    def share_limits(self, bodies: FairLimit, outgoing: Outgoing) -> None:
         self.application.bodies = bodies
         self.application.outgoing = outgoing
 
-    async def serve(self, stream: Any, seat: Seat) -> None:
+    async def serve(self, stream: Any, connection: ConnectionCount) -> None:
         """As `Http2.serve`."""
-        app = ASGIWrapper(partial(self.application, seat=seat))
+        app = ASGIWrapper(partial(self.application, connection=connection))
         limited: Any = LimitedStream(stream, self._write_timeout_s)
         try:
             await HypercornConnection(

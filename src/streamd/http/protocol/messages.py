@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import msgspec
 import structlog
@@ -22,6 +22,7 @@ log = structlog.get_logger("streamd.http")
 
 Buffer = bytes | memoryview
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 # A stream may hold HTML. `sandbox` makes a browser show it without scripts and outside this
 # origin, so that it can neither act for its reader nor read other streams.
@@ -103,40 +104,40 @@ class ClientGone(Exception):
     """The client closed its connection, or was too slow."""
 
 
-class Seat:
+class ConnectionCount:
     """A connection, as connections are counted: for the accounts of its last request.
 
     `certificate` is what its client proved by TLS, if anything; no header can say so. `on_behalf`
-    says of what the accounts depend; `left`, if it is set, is called when the connection ends, and
-    `begun` when its first request has come, if that is not seen otherwise (HTTP/2).
+    says of what the accounts depend; `on_close`, if it is set, is called when the connection ends,
+    and `begun` when its first request has come, if that is not seen otherwise (HTTP/2).
     """
 
-    __slots__ = ("_has_left", "accounts", "begun", "certificate", "left", "on_behalf")
+    __slots__ = ("_is_closed", "accounts", "begun", "certificate", "on_behalf", "on_close")
 
     def __init__(self, certificate: Certificate | None = None) -> None:
         self.certificate = certificate
         self.accounts: Sequence[Account] = ()
         self.on_behalf: tuple[object, ...] | None = None
-        self.left: Callable[[Seat], None] | None = None
+        self.on_close: Callable[[ConnectionCount], None] | None = None
         self.begun: Callable[[], object] | None = None
-        self._has_left = False
+        self._is_closed = False
 
     def count_for(self, accounts: Sequence[Account]) -> None:
         """Count the connection for these accounts only; for none if it has ended."""
         self.on_behalf = None
-        if not self._has_left:
+        if not self._is_closed:
             for account in self.accounts:
                 account.connections -= 1
             for account in accounts:
                 account.connections += 1
         self.accounts = accounts
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """The connection ends. A request of a worker's client may be handled after that."""
         self.count_for(())
-        self._has_left = True
-        if self.left is not None:
-            self.left(self)
+        self._is_closed = True
+        if self.on_close is not None:
+            self.on_close(self)
 
 
 class Request:
@@ -150,7 +151,7 @@ class Request:
     limits count the request for (`addresses.client_of`). `identity` is the sender, once the
     application has admitted the request; None where no credentials are needed. `accounts` are those
     to which it is charged (`rates`), so far with `charged_bytes` of its body, or None before that;
-    `seat` is the connection on which it came.
+    `connection` is that on which it came.
     """
 
     __slots__ = (
@@ -166,7 +167,7 @@ class Request:
         "identity",
         "accounts",
         "charged_bytes",
-        "seat",
+        "connection",
     )
 
     def __init__(
@@ -180,7 +181,7 @@ class Request:
         scheme: bytes = b"http",
         incoming: IncomingBody | None = None,
         client: str = "",
-        seat: Seat | None = None,
+        connection: ConnectionCount | None = None,
     ) -> None:
         self.method = method
         self.path = path
@@ -194,7 +195,7 @@ class Request:
         self.identity: Identity | None = None
         self.accounts: Sequence[Account] = ()
         self.charged_bytes: int | None = None
-        self.seat = seat or Seat()
+        self.connection = connection or ConnectionCount()
 
     def charge_body(self, size: int) -> None:
         """Charge the first `size` bytes of the body, as far as that was not done."""
@@ -416,12 +417,27 @@ def internal_error(method: str) -> Response:
     return error_response(500, "INTERNAL", "an internal error", close=True)
 
 
-async def told(
+async def answer_or_500(
     method: str, answering: Awaitable[T], passed_on: tuple[type[BaseException], ...]
 ) -> T | Response:
-    """What the application says, or the answer to a request that met a bug. Raises `passed_on`."""
+    """What the application answers, or a 500 to a request that met a bug. Raises `passed_on`."""
     try:
         return await answering
+    except passed_on:
+        raise
+    except Exception:
+        return internal_error(method)
+
+
+def answer_now_or_500(
+    method: str,
+    passed_on: tuple[type[BaseException], ...],
+    call: Callable[[*Args], T],
+    *args: *Args,
+) -> T | Response:
+    """As `answer_or_500`, by a call that does not wait."""
+    try:
+        return call(*args)
     except passed_on:
         raise
     except Exception:

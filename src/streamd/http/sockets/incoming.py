@@ -12,7 +12,7 @@ from streamd.config.settings import ServerConfig
 from streamd.http.protocol.heads import Fields
 from streamd.http.protocol.messages import Application, LateAnswer, Request
 from streamd.http.protocol.wire import Chunked, RequestRefused, RequestRejected
-from streamd.http.sockets.shares import LimitReached, Share
+from streamd.http.sockets.fair_limits import Allotment, LimitReached
 
 _MARKS_PER_WINDOW = 8
 
@@ -166,7 +166,7 @@ class WholeBody:
         wire: Wire,
         fields: Fields,
         config: ServerConfig,
-        held: Share,
+        held: Allotment,
         charge: Callable[[int], None],
     ) -> None:
         self._wire = wire

@@ -2,7 +2,7 @@
 
 A client that receives nothing keeps its answer in memory until the write timeout. Bytes shared by
 many answers, such as recent ones, are in memory once and count once. An address may hold no more
-than it leaves for the others (`shares`).
+than it leaves for the others (`fair_limits`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from streamd.http.protocol.messages import Buffer, error_response
-from streamd.http.sockets.shares import leaves_enough
+from streamd.http.sockets.fair_limits import leaves_enough
 from streamd.http.sockets.transports import is_joined
 
 # Smaller answers are not counted: about as much waits in each client's socket as well.

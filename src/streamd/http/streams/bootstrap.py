@@ -20,7 +20,7 @@ from streamd.http.protocol.messages import (
     Response,
 )
 from streamd.http.protocol.routing import BootstrapRoute
-from streamd.http.sockets.shares import LimitReached
+from streamd.http.sockets.fair_limits import LimitReached
 from streamd.http.streams.service import Service
 from streamd.http.streams.snapshots import TOO_MANY_DOWNLOADS, Sending
 from streamd.objectstore.errors import ColdError

@@ -15,8 +15,8 @@ from streamd.http.protocol.compression import Compressor
 from streamd.http.protocol.cursors import Cursors
 from streamd.http.protocol.messages import Response, error_response
 from streamd.http.protocol.routing import StreamRoute
+from streamd.http.sockets.fair_limits import FairLimit
 from streamd.http.sockets.outgoing import Outgoing
-from streamd.http.sockets.shares import Shares
 from streamd.http.streams.live import Hub
 from streamd.http.streams.recent_answers import RecentAnswers
 from streamd.node.node import Node
@@ -83,8 +83,8 @@ class Service:
         self.answers = RecentAnswers()
         self.compressor = Compressor(node.run_blocking)
         self.splitting = trio.CapacityLimiter(1)
-        self.uploads = Shares(server.max_snapshot_uploads)
-        self.downloads = Shares(server.max_snapshot_downloads)
+        self.uploads = FairLimit(server.max_snapshot_uploads)
+        self.downloads = FairLimit(server.max_snapshot_downloads)
         self.outgoing = Outgoing(server.max_buffered_bytes)
 
     async def find(self, route: StreamRoute, *, local: bool = False) -> Stream | Response:

@@ -21,7 +21,7 @@ from streamd.http.protocol.messages import (
     error_response,
 )
 from streamd.http.protocol.routing import LatestSnapshotRoute, SnapshotRoute
-from streamd.http.sockets.shares import LimitReached
+from streamd.http.sockets.fair_limits import LimitReached
 from streamd.http.streams.quotas import quota_answer
 from streamd.http.streams.service import GONE, NOT_FOUND, Service, offset_gone
 from streamd.node.blobs import BlobGone, Upload, UploadRefused
@@ -60,7 +60,7 @@ class Sending:
 
     def __init__(self, service: Service, stream: Stream, client: str) -> None:
         """Raises `LimitReached` when too many responses, or too many of `client`, are under way."""
-        self._slot = service.downloads.share(client)
+        self._slot = service.downloads.allotment(client)
         self._slot.hold(1)
         ids = {stream.stream_id, *(extent.stream_id for extent in stream.extents)}
         if stream.snapshot is not None:
@@ -125,7 +125,7 @@ async def publish(service: Service, request: Request, route: SnapshotRoute) -> R
         await _check_quota(service, route, at, body.length or 0)
     except UploadRefused as refused:
         return _publish_answer(refused.outcome)
-    slot = service.uploads.share(request.client)
+    slot = service.uploads.allotment(request.client)
     try:
         slot.hold(1)
     except LimitReached:

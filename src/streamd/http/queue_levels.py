@@ -14,7 +14,7 @@ from streamd.streams.state import TAIL_LIMIT_BYTES
 from streamd.streams.tokens import MAX_TOKENS
 
 
-def holdings(service: Service, doors: Mapping[str, FrontDoor]) -> dict[str, FillLevel]:
+def queue_levels(service: Service, doors: Mapping[str, FrontDoor]) -> dict[str, FillLevel]:
     """What is held now, and how much may be. `doors` are the listeners that this process serves."""
     server, node = service.server, service.node
     state, uploads, downloads = node.group.state, service.uploads, service.downloads

@@ -19,7 +19,7 @@ def leaves_enough(limit: int, held: int, own: int) -> bool:
     return own <= limit - held
 
 
-class Shares:
+class FairLimit:
     """A limit, in bytes or requests, and how much of it each client holds."""
 
     def __init__(self, limit: int) -> None:
@@ -27,39 +27,39 @@ class Shares:
         self.held = 0
         self.clients: dict[str, int] = {}
 
-    def share(self, client: str) -> Share:
-        """The share of one more request of `client`; it holds nothing yet."""
-        return Share(self, client)
+    def allotment(self, client: str) -> Allotment:
+        """For one more request of `client`; it holds nothing yet."""
+        return Allotment(self, client)
 
 
-class Share:
+class Allotment:
     """The part of a limit that one request, or one connection, holds."""
 
-    __slots__ = ("_client", "_shares", "held")
+    __slots__ = ("_client", "_fair_limit", "held")
 
-    def __init__(self, shares: Shares, client: str) -> None:
-        self._shares = shares
+    def __init__(self, fair_limit: FairLimit, client: str) -> None:
+        self._fair_limit = fair_limit
         self._client = client
         self.held = 0
 
     def hold(self, amount: int) -> None:
         """Hold `amount` in all. Raises `LimitReached`, and then holds as much as before."""
-        shares, more = self._shares, amount - self.held
-        others = shares.clients.get(self._client, 0) - self.held
+        whole, more = self._fair_limit, amount - self.held
+        others = whole.clients.get(self._client, 0) - self.held
         assert min(amount, others) >= 0, "a client holds what its requests hold"
         if more > 0:
-            held = shares.held + more
-            if held > shares.limit:
+            held = whole.held + more
+            if held > whole.limit:
                 raise LimitReached
-            if others and not leaves_enough(shares.limit, held, others + amount):
+            if others and not leaves_enough(whole.limit, held, others + amount):
                 raise LimitReached
-        shares.held += more
+        whole.held += more
         self.held = amount
-        assert shares.held >= others + amount, "all clients hold what each of them holds"
+        assert whole.held >= others + amount, "all clients hold what each of them holds"
         if others + amount:
-            shares.clients[self._client] = others + amount
+            whole.clients[self._client] = others + amount
         else:
-            shares.clients.pop(self._client, None)
+            whole.clients.pop(self._client, None)
 
     def release(self) -> None:
         if self.held:

@@ -7,80 +7,80 @@ from random import Random
 import pytest
 
 from streamd.config.settings import ServerConfig
+from streamd.http.sockets.fair_limits import Allotment, FairLimit, LimitReached
 from streamd.http.sockets.incoming import Pace
-from streamd.http.sockets.shares import LimitReached, Share, Shares
 from streamd.process.addresses import client_of
 from tests.support.seeds import seeds
 
 
-def take_all(shares: Shares, client: str) -> list[Share]:
+def take_all(fair: FairLimit, client: str) -> list[Allotment]:
     """The number of single-unit requests that `client` is granted."""
     taken = []
-    for _ in range(shares.limit + 1):
-        share = shares.share(client)
+    for _ in range(fair.limit + 1):
+        allotment = fair.allotment(client)
         try:
-            share.hold(1)
+            allotment.hold(1)
         except LimitReached:
             break
-        taken.append(share)
+        taken.append(allotment)
     return taken
 
 
 @pytest.mark.parametrize("limit", [4, 16, 64, 1000])
 def test_greedy_addresses_leave_a_share_for_the_next(limit: int) -> None:
-    shares = Shares(limit)
-    first = take_all(shares, "a")
+    fair = FairLimit(limit)
+    first = take_all(fair, "a")
     assert len(first) == limit // 2
     for number in range(limit):
-        before = shares.held
-        share = shares.share(f"{number}")
+        before = fair.held
+        allotment = fair.allotment(f"{number}")
         if before == limit:
             break
-        share.hold(1)
-        assert shares.held == before + 1, "who has nothing yet is given what is left"
-    assert len(take_all(Shares(limit), "b")) == limit // 2
+        allotment.hold(1)
+        assert fair.held == before + 1, "who has nothing yet is given what is left"
+    assert len(take_all(FairLimit(limit), "b")) == limit // 2
 
 
 def test_greedy_addresses_that_come_together_get_equal_shares() -> None:
-    shares = Shares(100)
+    fair = FairLimit(100)
     clients = dict.fromkeys("abcd", 0)
     for _ in range(100):
         for client in clients:
             try:
-                shares.share(client).hold(1)
+                fair.allotment(client).hold(1)
             except LimitReached:
                 continue
             clients[client] += 1
     assert set(clients.values()) <= {20, 21}
-    assert shares.limit - shares.held >= 16
+    assert fair.limit - fair.held >= 16
 
 
 def test_a_single_request_has_the_whole_limit() -> None:
-    shares = Shares(10)
-    share = shares.share("a")
-    share.hold(10)
+    fair = FairLimit(10)
+    allotment = fair.allotment("a")
+    allotment.hold(10)
     with pytest.raises(LimitReached):
-        share.hold(11)
-    assert shares.held == 10
+        allotment.hold(11)
+    assert fair.held == 10
     with pytest.raises(LimitReached):
-        shares.share("b").hold(1)
+        fair.allotment("b").hold(1)
 
 
 def test_released_shares_can_be_granted_again() -> None:
     random = Random(1)
-    shares = Shares(50)
-    held = {(client, number): shares.share(client) for client in "abc" for number in range(5)}
+    fair = FairLimit(50)
+    held = {(client, number): fair.allotment(client) for client in "abc" for number in range(5)}
     for _ in range(2000):
-        share = random.choice(list(held.values()))
+        allotment = random.choice(list(held.values()))
         try:
-            share.hold(random.randrange(20))
+            allotment.hold(random.randrange(20))
         except LimitReached:
-            assert shares.held > 0
-        assert shares.held == sum(share.held for share in held.values()) <= 50
-        assert sum(shares.clients.values()) == shares.held
-    for share in held.values():
-        share.release()
-    assert (shares.held, shares.clients) == (0, {})
+            assert fair.held > 0
+        assert fair.held == sum(allotment.held for allotment in held.values()) <= 50
+        assert sum(fair.clients.values()) == fair.held
+    for allotment in held.values():
+        allotment.release()
+    assert (fair.held, fair.clients) == (0, {})
 
 
 def test_ipv6_clients_are_counted_by_network() -> None:
