@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from streamd.client.async_driving import AsyncDriver
 from streamd.client.core.consuming import ConsumerFlows
 from streamd.client.errors import MessageMismatch
+
+if TYPE_CHECKING:
+    from streamd.client.async_driving import AsyncDriver
 
 T = TypeVar("T")
 

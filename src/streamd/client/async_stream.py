@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from streamd.client.async_consuming import AsyncConsumer
-from streamd.client.async_driving import AsyncDriver, AsyncIteration
 from streamd.client.async_producing import AsyncProducer
 from streamd.client.core import snapshots
 from streamd.client.core.consuming import ConsumerFlows
@@ -15,7 +14,6 @@ from streamd.client.core.reading import Live
 from streamd.client.core.streams import Data, Once, StreamFlows, as_bytes
 from streamd.client.epochs import Epochs
 from streamd.client.positions import Positions, StreamPositions
-from streamd.client.signing import signed_url
 from streamd.client.values import (
     START,
     Appended,
@@ -25,6 +23,9 @@ from streamd.client.values import (
     StreamInfo,
 )
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
+
+if TYPE_CHECKING:
+    from streamd.client.async_driving import AsyncDriver, AsyncIteration
 
 T = TypeVar("T")
 
@@ -203,6 +204,8 @@ class AsyncStream:
         that of `base_url`, or of the node that this client asks. With `prefix` it permits them for
         snapshots and the bootstrap, too, and the stream must be in a bucket. Raises `ValueError`.
         """
+        from streamd.client.signing import signed_url
+
         credentials = await self._driver.credentials()
         return signed_url(self._flows, credentials, methods, expires_in_s, base_url, prefix)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from streamd.client.core import operations
 from streamd.client.core.retrying import TIMEOUT_S, Session, ask, receive
@@ -18,10 +18,7 @@ from streamd.process.redaction import shown
 
 if TYPE_CHECKING:
     from streamd.client.connecting import Cert, Verify
-    from streamd.client.driving import Driver, Iteration
-
-Token: TypeAlias = str | Callable[[], str]
-Headers: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str]]
+    from streamd.client.driving import Driver, Headers, Iteration, Token
 
 _log = logging.getLogger("streamd.client")
 
@@ -65,9 +62,7 @@ class Client:
         self._session = Session(
             nodes, retry_for_s=retry_for_s, renews=renews, announce=_log.warning
         )
-        self._token = token
-        self._headers = headers
-        self._driver = Driver(settings(nodes, timeout_s, verify, cert), self._credentials)
+        self._driver = Driver(settings(nodes, timeout_s, verify, cert), headers, token)
 
     def __reduce__(self) -> str:
         raise TypeError("a client cannot be pickled: make one in each process")
@@ -134,13 +129,6 @@ class Client:
         """
         request = Request("GET", path, params)
         return self._driver.iterate(receive(self._session, request))
-
-    def _credentials(self) -> Mapping[str, str]:
-        headers, token = self._headers, self._token
-        found = dict(headers() if callable(headers) else headers or {})
-        if token is not None:
-            found |= operations.authorization(token() if callable(token) else token)
-        return found
 
 
 class Bucket:
