@@ -1,4 +1,4 @@
-"""A stream and its snapshots for asyncio and Trio; `stream` has the same names."""
+"""A stream and its snapshots for asyncio and Trio, from which `stream` is generated."""
 
 from __future__ import annotations
 
@@ -32,6 +32,21 @@ T = TypeVar("T")
 
 class AsyncStream:
     """A stream on a server. All methods raise `StreamdError`, and `Unreachable` of it."""
+
+    # For the blocking client:
+    # >>> from streamd.client import Client
+    # >>> client = Client("http://127.0.0.1:4437")
+    # >>> stream = client.stream("help/orders")
+    # >>> stream.create("application/json").content_type
+    # 'application/json'
+    # >>> first = stream.append_json({"order": 17}, once="order-17")
+    # >>> stream.append_json({"order": 17}, once="order-17").is_new
+    # False
+    # >>> list(stream.read_json())
+    # [{'order': 17}]
+    # >>> list(stream.read_json(first.next_offset))
+    # []
+    # >>> client.close()
 
     def __init__(self, driver: AsyncDriver, flows: StreamFlows) -> None:
         self._driver = driver
@@ -358,6 +373,16 @@ class AsyncFork(AsyncStream):
 
 class AsyncSnapshots:
     """The snapshots of a stream that is in a bucket. Raises `BadName` for others."""
+
+    # For the blocking client:
+    # >>> from streamd.client import Client
+    # >>> client = Client("http://127.0.0.1:4437")
+    # >>> stream = client.stream("help/counts")
+    # >>> at = stream.create("application/json", data="[1, 2, 3]").next_offset
+    # >>> stream.snapshot.publish(at, '{"sum": 6}', content_type="application/json")
+    # >>> stream.snapshot.read().json()
+    # {'sum': 6}
+    # >>> client.close()
 
     def __init__(self, driver: AsyncDriver, flows: StreamFlows) -> None:
         self._driver = driver

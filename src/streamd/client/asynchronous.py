@@ -1,4 +1,4 @@
-"""The client for asyncio and Trio; `streamd.client.blocking` has the same names."""
+"""The client for asyncio and Trio, from which `blocking` is generated."""
 
 from __future__ import annotations
 
@@ -44,6 +44,15 @@ class AsyncClient:
     >>> asyncio.run(main())
     {'hello': 'world'}
     """
+
+    # For the blocking client:
+    # >>> with Client("http://127.0.0.1:4437") as client:
+    # ...     stream = client.stream("help/greetings")
+    # ...     info = stream.create("application/json")
+    # ...     appended = stream.append_json({"hello": "world"}, close=True)
+    # ...     for message in stream.follow_json():
+    # ...         print(message)
+    # {'hello': 'world'}
 
     def __init__(
         self,
@@ -136,6 +145,13 @@ class AsyncClient:
 
 class AsyncBucket:
     """A bucket: a namespace of streams."""
+
+    # For the blocking client:
+    # >>> client = Client("http://127.0.0.1:4437")
+    # >>> stream = client.stream("tools/hammer").create()
+    # >>> [listed.stream_id for listed in client.bucket("tools").streams()]
+    # ['hammer']
+    # >>> client.close()
 
     def __init__(self, driver: AsyncDriver, session: Session, name: str) -> None:
         self._driver = driver
