@@ -21,10 +21,10 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from streamd.group.applying import Applier
-from streamd.http.application import StreamApplication
+from streamd.http.application import HttpApplication
+from streamd.http.dispatcher import Dispatcher
 from streamd.http.door import reactor
 from streamd.http.door.connection import Connection, Phase
-from streamd.http.prompt_answers import PromptAnswers
 from streamd.http.protocol.heads import Head
 from streamd.http.sockets.transports import RECEIVE_BYTES
 from streamd.process.exits import errors_in
@@ -263,9 +263,9 @@ class Fault(Exception):
 
 
 PARTS = {
-    "begin": (StreamApplication, "_refused"),
-    "finish": (PromptAnswers, "_finish"),
-    "in a task": (StreamApplication, "_answer"),
+    "begin": (HttpApplication, "_refused"),
+    "finish": (Dispatcher, "_finish"),
+    "in a task": (HttpApplication, "_answer"),
 }
 
 
