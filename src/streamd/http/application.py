@@ -223,7 +223,7 @@ class HttpApplication:
             response = resource.other(request.method, target)
         elif isinstance(target, BucketRoute) and self._auditor.records(request):
             handling = partial(route.handler.handle, self._service, request, target)
-            response = await self._auditor.carry_out(request, partial(self._told, handling))
+            response = await self._auditor.carry_out(request, partial(self._act, handling))
         else:
             response = await route.handler.handle(self._service, request, target)
             if request.identity is not None and request.method in _READS:
@@ -233,7 +233,7 @@ class HttpApplication:
             await self._service.compressor.compress_any(request, response)
         return response
 
-    async def _told(self, handling: Callable[[], Awaitable[Any]]) -> Response:
+    async def _act(self, handling: Callable[[], Awaitable[Any]]) -> Response:
         """The answer of a handler that makes whole ones, also where it raises one of `REFUSALS`."""
         try:
             response = await handling()

@@ -6,9 +6,9 @@ which a client that receives slowly leaves only a few on their way (`WINDOW_BYTE
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any
 
 import outcome
 import trio
@@ -16,6 +16,7 @@ import trio
 from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Settled, Unavailable
 from streamd.http.door.parking import wait
+from streamd.http.protocol.bug_guard import BugGuard
 from streamd.http.protocol.messages import (
     Application,
     Begun,
@@ -26,8 +27,6 @@ from streamd.http.protocol.messages import (
     Request,
     Response,
     Seat,
-    internal_error,
-    told,
 )
 from streamd.http.protocol.wire import body_parts
 from streamd.http.sockets.outgoing import FULL, UNCOUNTED_BYTES, Outgoing, OutgoingFull
@@ -63,9 +62,6 @@ PIECE_BYTES = 64 * 1024
 # Larger answers wait for room in the link.
 _SMALL_BYTES = 8 * 1024
 
-T = TypeVar("T")
-Args = TypeVarTuple("Args")
-
 
 class Desk:
     """Takes one worker's messages. Requests that wait do so in `nursery`, which outlives the
@@ -95,8 +91,7 @@ class Desk:
         self._groups = groups
         self._metrics = metrics
         self._versions = versions
-        self._fatal = fatal
-        self._passed_on: tuple[type[BaseException], ...] = (ClientGone, *fatal)
+        self._guard = BugGuard(fatal, ClientGone)
         self._nursery = nursery
         self._ready = ready
         self._tls_loaded = tls_loaded
@@ -173,7 +168,7 @@ class Desk:
         if forward.pieces:
             self._nursery.start_soon(self._handle, exchange)
             return
-        begun = self._guarded(forward.method, exchange.begin, self._application)
+        begun = self._guard.call(forward.method, exchange.begin, self._application)
         if begun is Begun.MUST_WAIT:
             self._nursery.start_soon(self._handle, exchange)
         elif isinstance(begun, Response) and _size(begun) <= _SMALL_BYTES and self.link.has_room:
@@ -185,26 +180,14 @@ class Desk:
         self, exchange: Exchange, make: Callable[[Any], Response | LiveResponse], argument: Any
     ) -> None:
         """Send the answer to a request that was under way."""
-        answer = self._guarded(exchange.forward.method, make, argument)
+        answer = self._guard.call(exchange.forward.method, make, argument)
         assert isinstance(answer, Response), "only workers forward"
         self.answer(exchange.forward, answer)
-
-    def _guarded(self, method: str, call: Callable[[*Args], T], *args: *Args) -> T | Response:
-        """As `Connection._guarded`."""
-        try:
-            return call(*args)
-        except self._fatal:
-            raise
-        except Exception:
-            return internal_error(method)
-
-    async def _told(self, method: str, answering: Awaitable[T]) -> T | Response:
-        return await told(method, answering, self._passed_on)
 
     async def _handle(self, exchange: Exchange) -> None:
         handling = self._application.handle(exchange.request)
         try:
-            found = await self._told(exchange.forward.method, handling)
+            found = await self._guard.wait(exchange.forward.method, handling)
         except ClientGone:
             self.end(exchange, whole=False)
         else:
@@ -219,12 +202,13 @@ class Desk:
         try:
             if isinstance(found, LiveResponse):
                 self.link.send(Began(forward.number, found.status, found.head, found.length))
-                found = await self._told(method, found.run(exchange))
+                found = await self._guard.wait(method, found.run(exchange))
             while found is not None and not isinstance(found, Response):
                 assert not isinstance(found, LiveResponse), "it has begun by now"
                 # The worker ends those that have begun itself.
                 scope = None if is_live else exchange.waiting()
-                found = await self._told(method, wait(self._application, found, exchange, scope))
+                waiting = wait(self._application, found, exchange, scope)
+                found = await self._guard.wait(method, waiting)
             if found is None:
                 await exchange.flush()
                 whole = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, TypeVar
 
 from streamd.http.door.channels import WireChannel
 from streamd.http.protocol.heads import Head
@@ -22,7 +22,6 @@ from streamd.http.protocol.messages import (
     Request,
     Response,
     Seat,
-    internal_error,
 )
 from streamd.http.protocol.wire import (
     PREFACE_HEAD,
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 Rest = Callable[["ConnectionTask"], Awaitable[bool]]
 
 T = TypeVar("T")
-Args = TypeVarTuple("Args")
 
 
 class Phase(Enum):
@@ -185,7 +183,8 @@ class Connection:
     def _begin(self, head: Head, request: Request) -> Rest | None:
         self.enter(_BUSY)
         self.head = head
-        begun = self._guarded(self.door.application.begin, request, self._answer_later)
+        begin = self.door.application.begin
+        begun = self.door.guard.call(head.method, begin, request, self._answer_later)
         if isinstance(begun, Response):
             return self._answer(begun)
         if begun is Begun.UNDER_WAY:
@@ -207,7 +206,8 @@ class Connection:
 
     def resume(self, parked: Parked) -> None:
         """Go on with the request that was kept."""
-        found = self._guarded(self.door.application.resume, parked)
+        assert self.head is not None
+        found = self.door.guard.call(self.head.method, self.door.application.resume, parked)
         rest = self._take_up(found) if found is not None else lambda task: task.go_on(parked)
         self._continue(rest)
 
@@ -215,7 +215,9 @@ class Connection:
         self.door.reactor.now(self._make_answer, make, argument)
 
     def _make_answer(self, make: Callable[[T], Response | LiveResponse], argument: T) -> None:
-        answer, head = self._guarded(make, argument), self.head
+        head = self.head
+        method = "" if head is None else head.method
+        answer = self.door.guard.call(method, make, argument)
         if self.phase is _ENDED:  # Its server may have stopped before the write ended.
             if isinstance(answer, LiveResponse):
                 answer.abandon()
@@ -273,16 +275,6 @@ class Connection:
             head.method, head.path, head.query, headers, body,
             self.channel, scheme, None, self.client, self.seat,
         )  # fmt: skip
-
-    def _guarded(self, call: Callable[[*Args], T], *args: *Args) -> T | Response:
-        """What the application says, or the answer to a request that met a bug."""
-        try:
-            return call(*args)
-        except self.door.fatal:
-            raise
-        except Exception:
-            assert self.head is not None, "only a request in the reactor is guarded"
-            return internal_error(self.head.method)
 
     def keeps_alive(self, head: Head, response: Response) -> bool:
         return head.fields.keep_alive and not self.door.draining and not response.close

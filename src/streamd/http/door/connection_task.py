@@ -8,8 +8,8 @@ the end.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -23,7 +23,6 @@ from streamd.http.protocol.messages import (
     Parked,
     Request,
     Response,
-    told,
 )
 from streamd.http.protocol.wire import CONTINUE, RequestRejected, live_head
 from streamd.http.sockets import incoming
@@ -33,8 +32,6 @@ from streamd.http.sockets.transports import SocketTransport
 
 if TYPE_CHECKING:
     from streamd.http.door.front_door import FrontDoor
-
-T = TypeVar("T")
 
 
 class ConnectionTask:
@@ -165,7 +162,7 @@ class ConnectionTask:
         """Go on with a request that was parked. As `_serve_one`."""
         head = self.connection.head
         assert head is not None
-        found = await self._told(head.method, self._door.application.go_on(parked))
+        found = await self._door.guard.wait(head.method, self._door.application.go_on(parked))
         return await self.respond(head, found)
 
     async def _serve_pieces(self, head: Head, request: Request) -> bool:
@@ -184,14 +181,15 @@ class ConnectionTask:
         request may follow."""
         while response is not None and not isinstance(response, Response):
             if isinstance(response, LiveResponse):
-                response = await self._told(head.method, self._begin_live(head, response))
+                beginning = self._begin_live(head, response)
+                response = await self._door.guard.wait(head.method, beginning)
             elif isinstance(self._transport, SocketTransport):
                 self.connection.head = head
                 self._door.parked.keep(self.connection, response)
                 return True
             else:
                 waiting = wait(self._door.application, response, self.connection.channel)
-                response = await self._told(head.method, waiting)
+                response = await self._door.guard.wait(head.method, waiting)
         if response is None:
             await self.connection.channel.end()
             return self.connection.answered(head.fields.version == "1.1" and head.fields.keep_alive)
@@ -210,10 +208,8 @@ class ConnectionTask:
         return self.connection.answered(keep_alive)
 
     async def _handle(self, request: Request) -> Response | LiveResponse | Parked:
-        return await self._told(request.method, self._door.application.handle(request))
-
-    async def _told(self, method: str, answering: Awaitable[T]) -> T | Response:
-        return await told(method, answering, self._door.passed_on)
+        handling = self._door.application.handle(request)
+        return await self._door.guard.wait(request.method, handling)
 
     async def _receive(self) -> bool:
         data = await self._transport.receive()

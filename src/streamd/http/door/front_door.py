@@ -26,6 +26,7 @@ from streamd.http.door.listeners import accept_for_ever, client_certificate, tur
 from streamd.http.door.newcomers import Newcomers
 from streamd.http.door.parking import ParkedRequests
 from streamd.http.door.reactor import Reactor
+from streamd.http.protocol.bug_guard import BugGuard
 from streamd.http.protocol.heads import HeadParser
 from streamd.http.protocol.messages import (
     COMMON_HEAD,
@@ -88,8 +89,7 @@ class FrontDoor:
         self.application = application
         self.config = config
         self.metrics = metrics
-        self.fatal = fatal
-        self.passed_on: tuple[type[BaseException], ...] = (ClientGone, RequestRejected, *fatal)
+        self.guard = BugGuard(fatal, ClientGone, RequestRejected)
         self.http2 = http2
         self.connections: set[Connection] = set()
         self.newcomers = Newcomers()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import trio
 
 from streamd.config.settings import ServerConfig
 from streamd.http.door.parking import wait
+from streamd.http.protocol.bug_guard import BugGuard
 from streamd.http.protocol.heads import (
     check_expectation,
     check_host,
@@ -26,7 +27,6 @@ from streamd.http.protocol.messages import (
     Request,
     Response,
     Seat,
-    told,
 )
 from streamd.http.protocol.wire import RequestRejected, body_parts, head_too_large, too_many_headers
 from streamd.http.sockets.incoming import Pace, body_too_large, check_head, too_many_bodies
@@ -35,7 +35,6 @@ from streamd.http.sockets.shares import LimitReached, Share, Shares
 from streamd.http.sockets.transports import SEND_BYTES
 from streamd.process.addresses import client_of
 
-T = TypeVar("T")
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -61,6 +60,7 @@ class AsgiApplication:
         self._application = application
         self._config = config
         self._fatal = fatal
+        self._guard = BugGuard(fatal, ClientGone, RequestRejected)
         self._failure: Exception | None = None
         self._failed = trio.Event()
         self.outgoing = Outgoing(config.max_buffered_bytes)
@@ -98,7 +98,7 @@ class AsgiApplication:
         response: Response | LiveResponse | Parked | None
         try:
             request = await self._request(scope, channel, seat)
-            response = await self._told(request, self._application.handle(request))
+            response = await self._guard.wait(request.method, self._application.handle(request))
         except RequestRejected as refused:
             channel.buffered.release()
             response = refused.response
@@ -107,7 +107,8 @@ class AsgiApplication:
                 channel.start(response.status, response.head, length=response.length)
                 response = await response.run(channel)
             else:
-                response = await self._told(request, wait(self._application, response, channel))
+                waiting = wait(self._application, response, channel)
+                response = await self._guard.wait(request.method, waiting)
         if response is None:
             await channel.finish()
             return
@@ -122,10 +123,6 @@ class AsgiApplication:
                 await _send_whole(channel, response.status, head, parts, response.shared_head)
         except OutgoingFull:
             await _send_whole(channel, FULL.status, FULL.head, body_parts(FULL.body)[0])
-
-    async def _told(self, request: Request, answering: Awaitable[T]) -> T | Response:
-        passed_on = (ClientGone, RequestRejected, *self._fatal)
-        return await told(request.method, answering, passed_on)
 
     async def _request(self, scope: Message, channel: AsgiChannel, seat: Seat | None) -> Request:
         """The request in `scope`, checked as the front door checks it. Raises `RequestRejected`."""
