@@ -37,6 +37,16 @@ LAYERS = (
     {"__main__"},
 )
 
+# The rooms of `http`, from the inside out; its modules outside of any are above them all.
+HTTP_ROOMS = (
+    {"protocol"},
+    {"sockets"},
+    {"access", "door"},
+    {"http2", "streams", "admin"},
+    {"openapi"},
+    {""},
+)
+
 PURE = {"auth", "raft", "streams", "protocol", "state"}
 # The part of a pure part that acts, on top of it.
 ACTING = "state.db"
@@ -145,6 +155,51 @@ def test_no_module_reaches_beyond_its_layer() -> None:
     parts = {module.split(".")[0] for module in read} - {"__init__"}
     assert parts == {part for layer in LAYERS for part in layer}
     assert [wrong for module, source in read.items() for wrong in breaches(module, source)] == []
+
+
+def http_room(module: str) -> str:
+    """The room of `http` that a module is in; empty outside of any."""
+    rooms = {room for level in HTTP_ROOMS for room in level}
+    return next((part for part in module.split(".")[1:2] if part in rooms), "")
+
+
+def arrows_up(imports: Mapping[str, set[str]]) -> list[str]:
+    """Imports from a room of `http` of one that is not below it."""
+
+    def level(module: str) -> int:
+        return next(n for n, rooms in enumerate(HTTP_ROOMS) if http_room(module) in rooms)
+
+    return [
+        f"{module} imports {other}"
+        for module, others in imports.items()
+        for other in sorted(others)
+        if module.startswith("http.") and other.startswith("http.")
+        if http_room(module) != http_room(other) and level(module) <= level(other)
+    ]
+
+
+def test_a_room_of_http_imports_only_rooms_below_it() -> None:
+    imports = imports_within({name: source for name, source in modules() if name != "__init__"})
+    folders = {path.name for path in (SOURCE / "http").iterdir() if (path / "__init__.py").exists()}
+    assert folders | {""} == {room for level in HTTP_ROOMS for room in level}
+    assert arrows_up(imports) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "other"),
+    [
+        ("http.protocol.fields", "http.access.needs"),
+        ("http.access.needs", "http.door.reactor"),
+        ("http.admin.signing", "http.routes"),
+        ("http.streams.writes", "http.openapi"),
+        ("http.openapi", "http.routes"),
+    ],
+)
+def test_an_import_of_a_room_that_is_not_below_is_an_arrow_up(module: str, other: str) -> None:
+    assert arrows_up({module: {other}})
+    assert (
+        not arrows_up({other: {module}}) or {http_room(module), http_room(other)} <= HTTP_ROOMS[2]
+    )
 
 
 def imports_within(read: Mapping[str, str]) -> dict[str, set[str]]:

@@ -8,6 +8,8 @@ Every file is read once and parsed once. Five rules hold everywhere:
 - `dead`: each function, class and field of the package is used by something that is not a test, or
   named in a library's guide;
 - `overview`: the docstring of a package tells how it works, in five lines at least.
+
+Links between pages lead somewhere, and generated modules are what their generator makes.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+
+from tests.client import unasync
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "docs" / "glossary.md"
@@ -324,6 +328,14 @@ def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
     assert {page for page in pages if f"]({page})" not in index} == set()
+
+
+# -- generated modules --
+
+
+def test_the_blocking_client_is_what_is_generated_from_the_asynchronous_one() -> None:
+    other = [path.name for path, text in unasync.generated().items() if path.read_text() != text]
+    assert not other, f"run `make fix`, which generates {other}"
 
 
 # -- the tests --

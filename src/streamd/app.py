@@ -49,10 +49,8 @@ from streamd.config.settings import (
 )
 from streamd.credentials.tls_files import TlsFiles
 from streamd.group.stores import Stores
-from streamd.http.access import needs
 from streamd.http.access.authority import Authority
-from streamd.http.admin_application import AdminApplication
-from streamd.http.application import StreamApplication
+from streamd.http.application import HttpApplication
 from streamd.http.asgi_bridge import call_asgi
 from streamd.http.door.front_door import FrontDoor
 from streamd.http.http2.asgi import AsgiApplication
@@ -123,7 +121,7 @@ class App:
 
     node: Node
     service: Service
-    application: StreamApplication
+    application: HttpApplication
 
     def __init__(
         self,
@@ -218,7 +216,7 @@ class App:
         server = self.config.admin_server
         if server is None:
             return None
-        application = AdminApplication(self.service, self._operate, server)
+        application = HttpApplication(self.service, self._operate, server, serves_streams=False)
         door = self._door(
             application, server, kept_for_loopback=ADMIN_CONNECTIONS // 8, ends_idle=True
         )
@@ -295,15 +293,18 @@ class App:
             self.node, self.hub, config.server, cursors, self.authority, self.trail
         )
         self._operate = self._operations()
-        serves = needs.is_operation if config.admin.listen is None else needs.is_for_clients
-        self.application = StreamApplication(self.service, self._operate, serves)
+        self.application = HttpApplication(
+            self.service,
+            self._operate,
+            config.server,
+            serves_operators=config.admin.listen is None,
+        )
 
     def _operations(self) -> Callable[[Request], Awaitable[Response]]:
         """What answers operators."""
         held = partial(queue_levels, self.service, self._doors)
         secrets = self._environment.secrets
         ops = create_ops_app(self.metrics, self.node, self._leader_operations, secrets, held)
-        needs.check_declared(needs.handled_operations(ops.url_map.iter_rules()), needs.OPERATIONS)
 
         async def operate(request: Request) -> Response:
             return await call_asgi(ops, request)  # type: ignore[arg-type]

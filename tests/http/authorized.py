@@ -13,8 +13,7 @@ import httpx
 import pytest
 
 from streamd.auth.tokens import mint
-from streamd.http.access.needs import is_for_clients
-from streamd.http.protocol.routing import OpsRoute, resolve
+from streamd.http.router import find
 from tests.jepsen_like.cluster_processes import ClusterProcesses
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
@@ -68,8 +67,8 @@ class Authorized:
             sent["Authorization"] = f"Bearer {token}"
         url = url or next(self._next_url)
         if self._admin_url is not None:
-            raw = path.partition("?")[0].encode()
-            is_operators = isinstance(resolve(raw), OpsRoute) and not is_for_clients(raw)
+            resource = find(path.partition("?")[0].encode()).resource
+            is_operators = resource.is_operation and not resource.is_for_clients
             url = self._admin_url if is_operators else url
         return self._client.request(method, url + path, headers=sent, **body)
 

@@ -10,7 +10,7 @@ import httpx
 import jsonschema_rs
 import pytest
 
-from streamd.http.openapi import build
+from streamd.http.router import describe
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
 from tests.support.wire import checked_client
@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
 
 def assert_documented(path: str, method: str, answer: httpx.Response) -> None:
-    document = build()
+    document = describe()
     responses = document["paths"][path][method]["responses"]
     content = responses[str(answer.status_code)]["content"]["application/json"]
     schema = {**content["schema"], "components": document["components"]}

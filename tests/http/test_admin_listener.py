@@ -18,7 +18,8 @@ import httpx
 import pytest
 import trustme
 
-from streamd.http.access.needs import OPERATIONS, is_for_clients
+from streamd.http.router import find
+from streamd.http.routes import OPERATIONS
 from tests.client.running import Shell
 from tests.http.authorized import ROOT
 from tests.http.pki import make_pki
@@ -33,12 +34,13 @@ WITH_ROOT = {"Authorization": f"Bearer {ROOT}"}
 STREAM = "/v1/stream/agents/one"
 # Bodies that change nothing; the others are empty objects.
 BODIES: Mapping[str, Any] = {"/cluster/transfer": {"node_id": "no"}}
-FOR_CLIENTS = [path for path, _ in OPERATIONS if is_for_clients(path.encode())]
-FOR_OPERATORS = [
-    (method, re.sub("<[a-z]+>", "some", path))
-    for path, method in OPERATIONS
-    if path not in FOR_CLIENTS
+ASKED = [
+    (one.method, re.sub("{[a-z]+}", "some", one.path.template))
+    for one in OPERATIONS
+    if one.method != "HEAD"
 ]
+FOR_CLIENTS = [path for _, path in ASKED if find(path.encode()).resource.is_for_clients]
+FOR_OPERATORS = [asked for asked in ASKED if asked[1] not in FOR_CLIENTS]
 PATIENCE_S = 20.0
 
 

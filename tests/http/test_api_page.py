@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from streamd.http.openapi import build
 from streamd.http.openapi.errors import ERRORS
+from streamd.http.router import describe
 from streamd.protocol.headers import HEADERS, Header, Json
 from tests.support.server_process import ServerProcess
 from tests.support.tools import CURL, needs
@@ -70,7 +70,7 @@ def test_the_page_has_every_path_and_method() -> None:
     }
     documented = {
         path: {key.upper() for key in item if key != "parameters"}
-        for path, item in build()["paths"].items()
+        for path, item in describe()["paths"].items()
     }
     assert told == documented
 
@@ -85,7 +85,7 @@ def test_the_page_has_every_error_with_its_status() -> None:
 
 
 def test_the_page_has_every_header_and_parameter() -> None:
-    components = build()["components"]
+    components = describe()["components"]
     names = {one["name"] for one in components["parameters"].values() if one["in"] != "path"}
     names |= {name.removesuffix(".optional") for name in components["headers"]}
     missing = {name for name in names if re.search(rf"`{re.escape(name)}[`:=]", PAGE) is None}
@@ -112,6 +112,6 @@ def row(header: Header, document: Json) -> str:
 
 def test_the_table_of_headers_matches_the_code() -> None:
     told = PAGE.partition("## Headers\n")[2].partition("\n## ")[0]
-    document = build()
+    document = describe()
     expected = [row(header, document) for header in HEADERS]
     assert [line for line in told.splitlines() if line.startswith("| `")] == expected

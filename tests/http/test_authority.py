@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from streamd.auth.scopes import VERBS
-from streamd.http.access import needs
-from streamd.http.access.needs import OPERATIONS, UndeclaredScope
-from streamd.http.application import RESOURCES
-from streamd.http.protocol.routing import OpsRoute, resolve
+from streamd.http.access.needs import OPEN, SERVER, Need
+from streamd.http.router import RESOURCES, Resource, find
+from streamd.http.routes import OPERATIONS, STREAMS, Handler, Path, Route
 from tests.http.authorized import PLACES, Authorized, authorized
 
 UNKNOWN = "sd_0123456789abcdef_" + "a" * 32
@@ -142,23 +141,29 @@ def place(
 
 
 def test_the_walk_visits_every_route_and_method() -> None:
-    walked = {
-        (type(resolve(case.path.partition("?")[0].encode())), case.method) for case in CASES + KNOWN
-    }
-    handled = {(kind, method) for kind, one in RESOURCES.items() for method in one.handlers}
-    assert {pair for pair in walked if pair[0] is not OpsRoute} == handled
+    walked = {(resource_of(case), case.method) for case in CASES + KNOWN}
+    handled = {(one, method) for one in RESOURCES.values() for method in one.routes}
+    assert {pair for pair in walked if not pair[0].is_operation} == handled
     operated = {
-        (case.method, needs.operation(case.method, case.path.partition("?")[0].encode()))
+        (case.method, resource_of(case).scopes(case.method, None, {}))
         for case in CASES
+        if resource_of(case).is_operation
     }
-    for (rule, method), needed in OPERATIONS.items():
-        assert (method, needed) in operated or rule in PUBLIC, rule
+    for route in OPERATIONS:
+        if route.needs is not OPEN and route.method != "HEAD":
+            assert (route.method, route.needs(None, {})) in operated, route
+
+
+def resource_of(case: Case) -> Resource:
+    return find(case.path.partition("?")[0].encode()).resource
 
 
 def test_a_path_that_is_like_an_operations_path_is_not_an_operation() -> None:
     for path in (b"/openapi-json", b"/openapi.json/", b"//metrics", b"/metrics\n", b"/Metrics"):
-        assert not needs.is_operation(path)
-        assert needs.operation("GET", path) == needs.operation("GET", b"/nowhere") != ()
+        resource = find(path).resource
+        assert not (resource.is_operation and resource.routes)
+        if resource.is_operation:
+            assert resource.scopes("GET", None, {}) == (Need("admin", SERVER),)
 
 
 def told(answer: Any) -> tuple[int, str | None]:
@@ -314,11 +319,22 @@ def test_a_revoked_token_is_refused_by_every_node(place: Authorized) -> None:
         assert told(answer) == (401, "INVALID_TOKEN")
 
 
-def test_a_route_without_a_declared_scope_does_not_start_the_server() -> None:
-    with pytest.raises(UndeclaredScope, match="POST of /new"):
-        needs.check_declared([("/new", "POST")], [])
-    with pytest.raises(UndeclaredScope, match="GET of /old"):
-        needs.check_declared([], [("/old", "GET")])
+def test_no_route_can_be_written_down_without_its_scopes_and_a_description() -> None:
+    known = OPERATIONS[0]
+    new: dict[str, Any] = {"method": "GET", "path": Path("/new"), "handler": Handler(handle)}
+    Route(**new, needs=OPEN, doc=known.doc)
+    for missing in ({"doc": known.doc}, {"needs": OPEN}):
+        with pytest.raises(TypeError, match="missing 1 required positional argument"):
+            Route(**new, **missing)
+
+
+async def handle() -> None:
+    """Answer nothing."""
+
+
+def test_only_probes_and_the_document_are_open_to_anyone() -> None:
+    is_open = [route.path.template for route in STREAMS + OPERATIONS if route.needs is OPEN]
+    assert set(is_open) == set(PUBLIC)
 
 
 def test_a_revocation_holds_at_every_node_while_the_leader_changes(

@@ -15,10 +15,12 @@ import pytest
 
 from streamd.auth.tokens import mint
 from streamd.config.settings import AuthConfig
-from streamd.http.access.needs import OPERATIONS, SERVER, Need, operation
+from streamd.http.access.needs import SERVER, Need
 from streamd.http.asgi_bridge import _scope
 from streamd.http.ops import create_ops_app
 from streamd.http.protocol.messages import Request
+from streamd.http.router import find
+from streamd.http.routes import OPERATIONS
 from streamd.process.metrics import Metrics
 from streamd.streams.commands import Command
 from tests.http.serving import Answer, RawClient, Serving, serving
@@ -124,20 +126,27 @@ def test_an_operation_needs_what_the_rule_that_answers_it_needs() -> None:
     random = Random(SEED)
     rules = create_ops_app(Metrics(), None, None, random).url_map  # type: ignore[arg-type]
     adapter, seen = rules.bind("x"), set()
+    declared = {
+        (re.sub(r"{(\w+)}", r"<\1>", one.path.template), one.method): (
+            () if one.needs is None else one.needs(None, {})
+        )
+        for one in OPERATIONS
+    }
     for _ in range(20_000):
-        rule, method = random.choice(list(OPERATIONS))
+        meant = random.choice(OPERATIONS)
         path = "".join(
             spelled(random, byte) if random.random() < 0.05 else chr(byte)
-            for byte in rule.replace("<token>", "ci").replace("<name>", "ci").encode()
+            for byte in re.sub(r"{\w+}", "ci", meant.path.template).encode()
         )
         if random.random() < 0.3:
             at = random.randrange(len(path) + 1)
             path = path[:at] + random.choice(PIECES) + path[at:]
+        method = meant.method
         request = Request(method, path.encode(), b"", {}, b"", None)  # type: ignore[arg-type]
         if not adapter.test(_scope(request)["path"], method):
             continue
-        found, _ = adapter.match(_scope(request)["path"], method, return_rule=True)
-        needed = operation(method, request.path)
-        assert needed in (OPERATIONS[found.rule, method], (Need("admin", SERVER),)), path
-        seen.add((found.rule, method))
+        rule, _ = adapter.match(_scope(request)["path"], method, return_rule=True)
+        needed = find(request.path).resource.scopes(method, None, {})
+        assert needed in (declared[rule.rule, method], (Need("admin", SERVER),)), path
+        seen.add((rule.rule, method))
     assert len(seen) > len(OPERATIONS) - 3

@@ -17,10 +17,10 @@ from typing import Any, get_args
 import jsonschema_rs
 
 from streamd.group.proposals import Unavailable
-from streamd.http.application import RESOURCES
-from streamd.http.openapi import build
-from streamd.http.ops import STATUS, create_ops_app
-from streamd.http.protocol.routing import BadPath, OpsRoute, Route, resolve
+from streamd.http.admin.cluster import STATUS
+from streamd.http.ops import create_ops_app
+from streamd.http.protocol.routing import BadPath, Target
+from streamd.http.router import describe, find
 from streamd.node.leader_operations import LeaderOperations
 from streamd.process.metrics import Metrics
 from streamd.protocol import headers as table
@@ -29,7 +29,7 @@ from tests.http.serving import serving
 HTTP = Path(__file__).parents[2] / "src" / "streamd" / "http"
 ADMINISTRATION = HTTP.parent / "cluster" / "administration.py"
 OUTSIDERS = HTTP.parent / "cluster" / "outsiders.py"
-DOCUMENT = build()
+DOCUMENT = describe()
 METHODS = {"get", "head", "post", "put", "delete", "options", "patch", "trace"}
 # What frames a request, rather than being a parameter of it; OpenAPI has other places for those.
 FRAMING = {
@@ -172,36 +172,31 @@ def sent_headers() -> set[str]:
 def test_every_kind_of_route_is_a_path_and_has_the_methods_that_are_answered() -> None:
     kinds = set()
     for template in DOCUMENT["paths"]:
-        route = resolve(sample(template))
-        assert not isinstance(route, BadPath), template
-        kinds.add(type(route))
-        if not isinstance(route, OpsRoute):
-            answered = {*RESOURCES[type(route)].handlers, "OPTIONS"}
-            assert documented_methods(template) == answered, template
-    assert kinds == set(get_args(Route)) - {BadPath}
-    assert set(RESOURCES) == kinds - {OpsRoute}
+        resource, target = find(sample(template))
+        kinds.add(type(target))
+        assert documented_methods(template) == {*resource.routes, "OPTIONS"}, template
+    assert kinds == {*get_args(Target), type(None)} - {BadPath}
 
 
 async def test_every_route_of_the_operations_app_is_a_path(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
-        rules = create_ops_app(
-            Metrics(), server.node, LeaderOperations(server.node), Random(1)
-        ).url_map.iter_rules()
+        operations = LeaderOperations(server.node)
+        app = create_ops_app(Metrics(), server.node, operations, Random(1))
+        rules = app.url_map.iter_rules()
         served: dict[str, set[str]] = {}
         for rule in rules:
             template = re.sub(r"<(\w+)>", r"{\1}", rule.rule)
-            served.setdefault(template, set()).update(rule.methods or ())
+            served.setdefault(template, {"OPTIONS"}).update(rule.methods or ())
     documented = {
         template: documented_methods(template)
         for template in DOCUMENT["paths"]
-        if isinstance(resolve(sample(template)), OpsRoute)
+        if find(sample(template)).resource.is_operation
     }
     assert documented == served
 
 
 def test_every_error_is_documented_with_its_status() -> None:
-    # The codes of Quart's own errors come from a table.
-    by_other_means = {(404, "NOT_FOUND"), (503, Unavailable.code)}
+    by_other_means = {(503, Unavailable.code)}
     assert documented_errors() == raised_errors() | by_other_means
 
 

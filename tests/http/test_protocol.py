@@ -11,8 +11,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from streamd.http.access.admin_guard import PUBLIC_PATHS
-from streamd.http.protocol.routing import OpsRoute, resolve
+from streamd.http.router import find
 from streamd.streams.content import MAX_MESSAGES, SMALL_BYTES, Records, split_body
 from tests.http.serving import serving
 
@@ -157,7 +156,7 @@ def assert_safe_for_browsers(response: httpx.Response) -> None:
     assert headers["content-security-policy"] == "sandbox"
     assert "date" in headers
     path = response.url.raw_path.partition(b"?")[0]
-    if isinstance(resolve(path), OpsRoute) and path not in PUBLIC_PATHS:
+    if find(path).resource.is_guarded:
         assert headers["cross-origin-resource-policy"] == "same-origin"
         assert not [name for name in headers if name.startswith("access-control-")]
         return

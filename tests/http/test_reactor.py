@@ -20,11 +20,11 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from streamd.group.applying import Applier
-from streamd.http.application import StreamApplication
+from streamd.http.application import HttpApplication
+from streamd.http.dispatcher import Dispatcher
 from streamd.http.door import reactor
 from streamd.http.door.connection import Connection
 from streamd.http.door.states import State
-from streamd.http.prompt_answers import PromptAnswers
 from streamd.http.sockets.transports import RECEIVE_BYTES
 from streamd.process.exits import errors_in
 from streamd.storage.errors import StorageError
@@ -249,9 +249,9 @@ class Fault(Exception):
 
 
 PARTS = {
-    "begin": (StreamApplication, "_refused"),
-    "finish": (PromptAnswers, "_finish"),
-    "in a task": (StreamApplication, "_answer"),
+    "begin": (HttpApplication, "_refused"),
+    "finish": (Dispatcher, "_finish"),
+    "in a task": (HttpApplication, "_answer"),
 }
 
 

@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from streamd.http.openapi import build
+from streamd.http.router import describe
 from streamd.process.diagnostics import MAX_PROFILE_S
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
@@ -66,7 +66,7 @@ QUERIES: tuple[dict[str, str], ...] = (
 )
 FRAMES = b"\0\0\0\3one\0\0\0\3two"
 
-schema = schemathesis.openapi.from_dict(build())
+schema = schemathesis.openapi.from_dict(describe())
 
 
 class Place:

@@ -13,10 +13,9 @@ from streamd.auth import signed_urls, tokens
 from streamd.auth.signed_urls import METHODS, Grant
 from streamd.config.settings import AuthConfig
 from streamd.http.access.authority import Authority
-from streamd.http.application import RESOURCES
 from streamd.http.protocol.fields import BadRequest
 from streamd.http.protocol.messages import Channel, Request
-from streamd.http.protocol.routing import OpsRoute, resolve
+from streamd.http.router import find
 from streamd.streams.commands import CreateToken, RotateToken
 from tests.streams.driver import Driver
 
@@ -138,11 +137,13 @@ def outcome(request: Asked, value: bytes) -> str:
     sent = Request(request.method, request.path, query, headers, b"", nowhere)
     # Wrong signatures from one address are cut off.
     sent.client = str(next(ADDRESSES))
-    route = resolve(request.path)
-    resource = RESOURCES.get(type(route))
-    needs_of = None if resource is None else resource.needs.get(request.method)
+    resource, target = find(request.path)
     try:
-        JUDGE.admit(sent, lambda: () if needs_of is None else needs_of(route, headers))
+        JUDGE.admit(
+            sent,
+            lambda: resource.scopes(request.method, target, headers),
+            takes_signed=not resource.is_operation,
+        )
     except BadRequest as error:
         return error.code
     return ""
@@ -150,9 +151,8 @@ def outcome(request: Asked, value: bytes) -> str:
 
 def is_answered(request: Asked) -> bool:
     """Whether a request gets to the authority: the path names something that has the method."""
-    route = resolve(request.path)
-    resource = RESOURCES.get(type(route))
-    return isinstance(route, OpsRoute) if resource is None else request.method in resource.needs
+    resource = find(request.path).resource
+    return resource.is_operation or request.method in resource.routes
 
 
 @settings(max_examples=400)

@@ -13,7 +13,7 @@ import trio
 from streamd.auth import tokens
 from streamd.config.settings import AuthConfig
 from streamd.http.access import authority
-from streamd.http.application import StreamApplication
+from streamd.http.application import HttpApplication
 from streamd.http.protocol.messages import Request, Response
 from streamd.streams.commands import CreateToken, Result, RevokeToken, RotateToken
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
@@ -169,7 +169,8 @@ async def test_an_operation_shows_nothing_if_its_token_was_revoked_meanwhile(
         headers = {b"host": b"localhost", b"authorization": f"Bearer {OPERATOR}".encode()}
         channel: Any = None  # Nothing waits for the client.
         request = Request("GET", b"/cluster/status", b"at=leader", headers, b"", channel)
-        answer = await StreamApplication(server.service, wait_for_leader).handle(request)
+        application = HttpApplication(server.service, wait_for_leader, server.service.server)
+        answer = await application.handle(request)
         assert isinstance(answer, Response)
         assert answer.status == 401
         assert answer.private

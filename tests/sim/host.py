@@ -17,7 +17,7 @@ from streamd.app import Environment
 from streamd.cluster.cluster import Cluster
 from streamd.config.settings import ClusterConfig, ColdConfig, Config, ServerConfig
 from streamd.group.stores import Stores
-from streamd.http.application import StreamApplication
+from streamd.http.application import HttpApplication
 from streamd.http.protocol.messages import Request, Response
 from streamd.node.node import UNGUARDED, Node
 from streamd.raft.messages import Message
@@ -62,7 +62,7 @@ class Life:
         self.stop = trio.Event()
         self.ended = trio.Event()
         self.node: Node | None = None
-        self.application: StreamApplication | None = None
+        self.application: HttpApplication | None = None
         # Threads, which a cancelled task waits for, and requests, which belong to clients.
         self.calls: dict[int, trio.CancelScope] = {}
         self.requests: dict[int, trio.CancelScope] = {}

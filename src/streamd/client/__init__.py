@@ -16,6 +16,7 @@ How it is built. All decisions are flows without I/O in `core`: what is sent, wh
 which node. `driving` and `async_driving` carry flows out with httpx. `blocking` and `stream`,
 `asynchronous` and `async_stream` are the classes that users see, one line a method; `producing` and
 `async_producing` send a producer's batches; `consuming` and `async_consuming` are consumers.
+`blocking`, `stream` and `consuming` are generated from the asynchronous ones, by `make fix`.
 `errors` has an exception for each stable code, `values` what methods return, `epochs` where
 producers keep theirs, and `positions` where consumers do.
 

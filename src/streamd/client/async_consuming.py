@@ -1,13 +1,15 @@
-"""The consumer for asyncio and Trio; `consuming` has the same names."""
+"""The consumer for asyncio and Trio, from which `consuming` is generated."""
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from streamd.client.async_driving import AsyncDriver
 from streamd.client.core.consuming import ConsumerFlows
 from streamd.client.errors import MessageMismatch
+
+if TYPE_CHECKING:
+    from streamd.client.async_driving import AsyncDriver
 
 T = TypeVar("T")
 
@@ -20,6 +22,21 @@ class AsyncConsumer(Generic[T]):
     killed. One thread or task at a time uses a consumer; a start of the same name elsewhere takes
     over, and the next `commit` of the earlier one raises `ConsumerFenced`.
     """
+
+    # For the blocking client:
+    # >>> from streamd.client import Client, MemoryPositions
+    # >>> client = Client("http://127.0.0.1:4437")
+    # >>> stream = client.stream("help/jobs")
+    # >>> info = stream.create("application/json", data='["first", "second"]', closed=True)
+    # >>> positions = MemoryPositions()
+    # >>> with stream.consumer("worker", positions=positions) as consumer:
+    # ...     print(next(consumer))
+    # ...     consumer.commit()
+    # first
+    # >>> with stream.consumer("worker", positions=positions) as consumer:
+    # ...     print(list(consumer))
+    # ['second']
+    # >>> client.close()
 
     def __init__(self, driver: AsyncDriver, flows: ConsumerFlows) -> None:
         self._driver = driver

@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -23,6 +23,7 @@ from streamd.client.connecting import (
     request_headers,
     too_large,
 )
+from streamd.client.core.operations import authorization
 from streamd.client.core.steps import (
     Answer,
     Body,
@@ -41,17 +42,23 @@ from streamd.client.core.steps import (
 
 T = TypeVar("T")
 
-Credentials = Callable[[], Awaitable[Mapping[str, str]]]
+Token: TypeAlias = str | Callable[[], str | Awaitable[str]]
+Headers: TypeAlias = (
+    Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+)
 
 
 class AsyncDriver:
     """Carries out flows over one pool of connections. Several tasks may use it."""
 
-    def __init__(self, settings: Mapping[str, Any], credentials: Credentials) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], headers: Headers | None, token: Token | None
+    ) -> None:
         self._settings = settings
         self._client = httpx.AsyncClient(**settings)
         self._process = os.getpid()
-        self.credentials = credentials
+        self._headers = headers
+        self._token = token
 
     @property
     def client(self) -> httpx.AsyncClient:
@@ -60,6 +67,14 @@ class AsyncDriver:
             self._client = httpx.AsyncClient(**self._settings)
             self._process = os.getpid()
         return self._client
+
+    async def credentials(self) -> dict[str, str]:
+        """The caller's headers, and that of the token."""
+        headers, token = self._headers, self._token
+        found = dict(await _given(headers()) if callable(headers) else headers or {})
+        if token is not None:
+            found |= authorization(await _given(token()) if callable(token) else token)
+        return found
 
     async def run(self, flow: Flow[T]) -> T:
         """The result of a flow that emits nothing. A call that is cancelled ends its request."""
@@ -273,6 +288,11 @@ class _Exchange:
         self._pieces = _pieces(b"")
         if response is not None:
             await response.aclose()
+
+
+async def _given(value: T | Awaitable[T]) -> T:
+    """The value of a function, which may be asynchronous."""
+    return await value if isinstance(value, Awaitable) else value
 
 
 async def _pieces(body: Body) -> AsyncIterator[bytes]:

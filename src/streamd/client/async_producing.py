@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import time
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from streamd.client.async_driving import AsyncDriver
 from streamd.client.core.producing import Batch, ProducerFlows
 from streamd.client.core.streams import Data
 from streamd.client.errors import StreamdError, Unsendable
 from streamd.client.values import Appended
+
+if TYPE_CHECKING:
+    from streamd.client.async_driving import AsyncDriver
 
 
 class AsyncProducer:

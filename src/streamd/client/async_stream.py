@@ -1,12 +1,11 @@
-"""A stream and its snapshots for asyncio and Trio; `stream` has the same names."""
+"""A stream and its snapshots for asyncio and Trio, from which `stream` is generated."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from streamd.client.async_consuming import AsyncConsumer
-from streamd.client.async_driving import AsyncDriver, AsyncIteration
 from streamd.client.async_producing import AsyncProducer
 from streamd.client.core import snapshots
 from streamd.client.core.consuming import ConsumerFlows
@@ -15,7 +14,6 @@ from streamd.client.core.reading import Live
 from streamd.client.core.streams import Data, Once, StreamFlows, as_bytes
 from streamd.client.epochs import Epochs
 from streamd.client.positions import Positions, StreamPositions
-from streamd.client.signing import signed_url
 from streamd.client.values import (
     START,
     Appended,
@@ -26,11 +24,29 @@ from streamd.client.values import (
 )
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
 
+if TYPE_CHECKING:
+    from streamd.client.async_driving import AsyncDriver, AsyncIteration
+
 T = TypeVar("T")
 
 
 class AsyncStream:
     """A stream on a server. All methods raise `StreamdError`, and `Unreachable` of it."""
+
+    # For the blocking client:
+    # >>> from streamd.client import Client
+    # >>> client = Client("http://127.0.0.1:4437")
+    # >>> stream = client.stream("help/orders")
+    # >>> stream.create("application/json").content_type
+    # 'application/json'
+    # >>> first = stream.append_json({"order": 17}, once="order-17")
+    # >>> stream.append_json({"order": 17}, once="order-17").is_new
+    # False
+    # >>> list(stream.read_json())
+    # [{'order': 17}]
+    # >>> list(stream.read_json(first.next_offset))
+    # []
+    # >>> client.close()
 
     def __init__(self, driver: AsyncDriver, flows: StreamFlows) -> None:
         self._driver = driver
@@ -203,6 +219,8 @@ class AsyncStream:
         that of `base_url`, or of the node that this client asks. With `prefix` it permits them for
         snapshots and the bootstrap, too, and the stream must be in a bucket. Raises `ValueError`.
         """
+        from streamd.client.signing import signed_url
+
         credentials = await self._driver.credentials()
         return signed_url(self._flows, credentials, methods, expires_in_s, base_url, prefix)
 
@@ -355,6 +373,16 @@ class AsyncFork(AsyncStream):
 
 class AsyncSnapshots:
     """The snapshots of a stream that is in a bucket. Raises `BadName` for others."""
+
+    # For the blocking client:
+    # >>> from streamd.client import Client
+    # >>> client = Client("http://127.0.0.1:4437")
+    # >>> stream = client.stream("help/counts")
+    # >>> at = stream.create("application/json", data="[1, 2, 3]").next_offset
+    # >>> stream.snapshot.publish(at, '{"sum": 6}', content_type="application/json")
+    # >>> stream.snapshot.read().json()
+    # {'sum': 6}
+    # >>> client.close()
 
     def __init__(self, driver: AsyncDriver, flows: StreamFlows) -> None:
         self._driver = driver

@@ -1,15 +1,13 @@
-"""The client for asyncio and Trio; `streamd.client.blocking` has the same names."""
+"""The client for asyncio and Trio, from which `blocking` is generated."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING
 
-from streamd.client.async_driving import AsyncDriver, AsyncIteration
 from streamd.client.async_stream import AsyncStream
-from streamd.client.connecting import Cert, Verify, settings, url_list
 from streamd.client.core import operations
 from streamd.client.core.retrying import TIMEOUT_S, Session, ask, receive
 from streamd.client.core.steps import Answer, Body, Request
@@ -18,12 +16,9 @@ from streamd.client.names import bucket_path, parse_name
 from streamd.client.values import BucketInfo, ListedStream
 from streamd.process.redaction import shown
 
-T = TypeVar("T")
-
-Token: TypeAlias = str | Callable[[], str | Awaitable[str]]
-Headers: TypeAlias = (
-    Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
-)
+if TYPE_CHECKING:
+    from streamd.client.async_driving import AsyncDriver, AsyncIteration, Headers, Token
+    from streamd.client.connecting import Cert, Verify
 
 _log = logging.getLogger("streamd.client")
 
@@ -50,6 +45,15 @@ class AsyncClient:
     {'hello': 'world'}
     """
 
+    # For the blocking client:
+    # >>> with Client("http://127.0.0.1:4437") as client:
+    # ...     stream = client.stream("help/greetings")
+    # ...     info = stream.create("application/json")
+    # ...     appended = stream.append_json({"hello": "world"}, close=True)
+    # ...     for message in stream.follow_json():
+    # ...         print(message)
+    # {'hello': 'world'}
+
     def __init__(
         self,
         urls: str | Sequence[str],
@@ -61,14 +65,16 @@ class AsyncClient:
         verify: Verify = True,
         cert: Cert | None = None,
     ) -> None:
+        # They import httpx, which takes longer than all the rest: it waits for the first client.
+        from streamd.client.async_driving import AsyncDriver
+        from streamd.client.connecting import settings, url_list
+
         nodes = url_list(urls)
         renews = callable(token) or callable(headers)
         self._session = Session(
             nodes, retry_for_s=retry_for_s, renews=renews, announce=_log.warning
         )
-        self._token = token
-        self._headers = headers
-        self._driver = AsyncDriver(settings(nodes, timeout_s, verify, cert), self._credentials)
+        self._driver = AsyncDriver(settings(nodes, timeout_s, verify, cert), headers, token)
 
     def __reduce__(self) -> str:
         raise TypeError("a client cannot be pickled: make one in each process")
@@ -136,16 +142,16 @@ class AsyncClient:
         request = Request("GET", path, params)
         return self._driver.iterate(receive(self._session, request))
 
-    async def _credentials(self) -> Mapping[str, str]:
-        headers, token = self._headers, self._token
-        found = dict(await _given(headers()) if callable(headers) else headers or {})
-        if token is not None:
-            found |= operations.authorization(await _given(token()) if callable(token) else token)
-        return found
-
 
 class AsyncBucket:
     """A bucket: a namespace of streams."""
+
+    # For the blocking client:
+    # >>> client = Client("http://127.0.0.1:4437")
+    # >>> stream = client.stream("tools/hammer").create()
+    # >>> [listed.stream_id for listed in client.bucket("tools").streams()]
+    # ['hammer']
+    # >>> client.close()
 
     def __init__(self, driver: AsyncDriver, session: Session, name: str) -> None:
         self._driver = driver
@@ -177,8 +183,3 @@ class AsyncBucket:
         `BucketNotFound`.
         """
         return self._driver.iterate(operations.listing(self._session, self._path, prefix, after))
-
-
-async def _given(value: T | Awaitable[T]) -> T:
-    """The value of a function, which may be asynchronous."""
-    return await value if isinstance(value, Awaitable) else value

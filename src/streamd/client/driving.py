@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from threading import Event, Lock, Thread
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import httpx
 
@@ -24,6 +24,7 @@ from streamd.client.connecting import (
     timeout,
     too_large,
 )
+from streamd.client.core.operations import authorization
 from streamd.client.core.steps import (
     Answer,
     Call,
@@ -42,17 +43,21 @@ from streamd.client.limits import time_left_s, too_late
 
 T = TypeVar("T")
 
-Credentials = Callable[[], Mapping[str, str]]
+Token: TypeAlias = str | Callable[[], str]
+Headers: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str]]
 
 
 class Driver:
     """Carries out flows over one pool of connections. Several threads may use it."""
 
-    def __init__(self, settings: Mapping[str, Any], credentials: Credentials) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], headers: Headers | None, token: Token | None
+    ) -> None:
         self._settings = settings
         self._client = httpx.Client(**settings)
         self._process = os.getpid()
-        self.credentials = credentials
+        self._headers = headers
+        self._token = token
 
     @property
     def client(self) -> httpx.Client:
@@ -65,6 +70,14 @@ class Driver:
             self._client = httpx.Client(**self._settings)
             self._process = os.getpid()
         return self._client
+
+    def credentials(self) -> dict[str, str]:
+        """The caller's headers, and that of the token."""
+        headers, token = self._headers, self._token
+        found = dict(headers() if callable(headers) else headers or {})
+        if token is not None:
+            found |= authorization(token() if callable(token) else token)
+        return found
 
     def run(self, flow: Flow[T]) -> T:
         """The result of a flow that emits nothing."""

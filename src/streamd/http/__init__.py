@@ -2,9 +2,12 @@
 
 The rooms, from the outside in; each imports only those below it.
 
-- `application` resolves the path of a request, finds the handler and turns exceptions into errors,
-  `operations` and `admin_application` do so for operators, `ops` is their Quart application, and
-  `openapi` describes all routes.
+- `routes` is the table of all routes: method, path, handler, scopes, description. `router` derives
+  from it which routes a path has, Allow and preflight answers, and the OpenAPI document.
+- `application` admits a request, calls its handler and turns exceptions into errors. `dispatcher`
+  does so for requests that need not wait, also in a worker. `ops` is the Quart application that
+  calls the handlers of operations.
+- `openapi/`: the descriptions of the routes, and the document that is made of them.
 - `admin/` and `streams/`: the handlers, functions from a `Service` and a `Request` to a `Response`.
   They propose commands to the group and translate its outcomes into statuses.
 - `access/`: who sends a request, what they may do, how often.

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import trio
 
 from streamd.auth.identity import SignedIdentity
+from streamd.config.settings import ServerConfig
 from streamd.group.proposals import NoRoom, Unavailable
-from streamd.http.access import needs
+from streamd.http.access.admin_guard import AdminGuard
 from streamd.http.access.auditor import Auditor
-from streamd.http.access.needs import Need, NeedsOf
-from streamd.http.operations import Operations, Ops, listed, preflight
-from streamd.http.prompt_answers import REFUSALS, PromptAnswers
+from streamd.http.access.needs import OPEN, Need
+from streamd.http.dispatcher import REFUSALS, Dispatcher
 from streamd.http.protocol.fields import BadRequest, refuse_coding
 from streamd.http.protocol.messages import (
     Begun,
@@ -24,25 +24,16 @@ from streamd.http.protocol.messages import (
     Parked,
     Request,
     Response,
-    error_response,
 )
 from streamd.http.protocol.routing import (
-    RESERVED_STREAM,
+    NO_SUCH_ROUTE,
     BadPath,
-    BatchRoute,
-    BootstrapRoute,
     BucketRoute,
-    BucketsRoute,
-    LatestSnapshotRoute,
-    ListingRoute,
-    OpsRoute,
-    Route,
     SnapshotRoute,
     StreamRoute,
-    resolve,
-    takes_pieces,
 )
-from streamd.http.streams import batches, bootstrap, buckets, reading, snapshots, writes
+from streamd.http.router import RESOURCES, Found, Resource, find, find_operation, preflight
+from streamd.http.routes import Judge, Prompt
 from streamd.http.streams.large_writes import refusal_of_large_write
 from streamd.http.streams.reading import LongPoll
 from streamd.http.streams.service import Service
@@ -50,156 +41,55 @@ from streamd.http.streams.writes import Write
 from streamd.protocol.headers import CONTENT_ENCODING
 
 T = TypeVar("T")
-Handler = Callable[[Service, Request, Any], Awaitable[Response | LiveResponse | Parked]]
-# What answers a read without waiting, or with None leaves it to the handler.
-Prompt = Callable[[Service, Request, Any], Response | Parked | None]
-# What says what to propose for a write, or with None leaves it to the handler. It needs no state,
-# so that another process than the one with the state can call it (`workers`).
-Judge = Callable[[Request, Any], Write | None]
+# The operations app.
+Ops = Callable[[Request], Awaitable[Response]]
 
-
-class Resource(NamedTuple):
-    """The label of a kind of route in the metrics, the handlers of its methods, and what a request
-    with each of them `needs` to be permitted. Those in `prompt` and `judge` are asked first.
-
-    Every route answers OPTIONS, so that is not among the methods; it tells nothing of the state and
-    needs nothing, because browsers ask without credentials.
-    """
-
-    label: str
-    handlers: Mapping[str, Handler]
-    needs: Mapping[str, NeedsOf]
-    prompt: Mapping[str, Prompt] = {}
-    judge: Mapping[str, Judge] = {}
-
-    @property
-    def methods(self) -> bytes:
-        """As in an Allow header."""
-        return listed((*self.handlers, "OPTIONS"))
-
-
-RESOURCES: Mapping[type[Route], Resource] = {
-    StreamRoute: Resource(
-        "stream",
-        {
-            "GET": reading.read,
-            "HEAD": reading.head,
-            "POST": writes.append,
-            "PUT": writes.create,
-            "DELETE": writes.delete,
-        },
-        {
-            "GET": needs.read,
-            "HEAD": needs.read,
-            "POST": needs.append,
-            "PUT": needs.create,
-            "DELETE": needs.delete,
-        },
-        {"GET": reading.begin_read, "HEAD": reading.begin_head},
-        {"POST": writes.begin_append, "PUT": writes.begin_create},
-    ),
-    BatchRoute: Resource(
-        "batch",
-        {"POST": batches.append_batch},
-        {"POST": needs.append_batch},
-        judge={"POST": batches.begin_append_batch},
-    ),
-    LatestSnapshotRoute: Resource(
-        "snapshot",
-        {"GET": snapshots.latest, "HEAD": snapshots.latest},
-        {"GET": needs.read_below, "HEAD": needs.read_below},
-    ),
-    SnapshotRoute: Resource(
-        "snapshot",
-        {
-            "GET": snapshots.read,
-            "HEAD": snapshots.read,
-            "PUT": snapshots.publish,
-            "DELETE": snapshots.delete,
-        },
-        {
-            "GET": needs.read_below,
-            "HEAD": needs.read_below,
-            "PUT": needs.snapshot,
-            "DELETE": needs.snapshot,
-        },
-    ),
-    BootstrapRoute: Resource(
-        "bootstrap",
-        {"GET": bootstrap.bootstrap, "HEAD": bootstrap.bootstrap},
-        {"GET": needs.read_below, "HEAD": needs.read_below},
-    ),
-    BucketsRoute: Resource(
-        "buckets",
-        {"GET": buckets.list_buckets, "HEAD": buckets.list_buckets},
-        {"GET": needs.list_buckets, "HEAD": needs.list_buckets},
-    ),
-    BucketRoute: Resource(
-        "bucket",
-        {
-            "GET": buckets.look_at,
-            "HEAD": buckets.look_at,
-            "PUT": buckets.create,
-            "DELETE": buckets.delete,
-        },
-        {
-            "GET": needs.look_at_bucket,
-            "HEAD": needs.look_at_bucket,
-            "PUT": needs.administer_bucket,
-            "DELETE": needs.administer_bucket,
-        },
-    ),
-    ListingRoute: Resource(
-        "listing",
-        {"GET": buckets.list_streams, "HEAD": buckets.list_streams},
-        {"GET": needs.list_bucket, "HEAD": needs.list_bucket},
-    ),
-}
 _STREAMS = RESOURCES[StreamRoute]
 _WRITES = frozenset(("POST", "PUT", "DELETE"))
 _READS = frozenset(("GET", "HEAD"))
+# Tokens are given out to known people only, also where nobody else has to say who they are.
+_TOKENS = b"/auth/"
 
 
-class StreamApplication:
-    """Routes requests to the stream handlers, and everything else to the operations app."""
+class HttpApplication:
+    """Answers what a listener serves: streams and operations, or a part of them.
+
+    Operations are kept from web pages, admitted by their scopes, and answered by the operations
+    app. Those that are not served do not exist; a stranger cannot tell, because authority comes
+    first.
+    """
 
     def __init__(
-        self, service: Service, ops: Ops, serves: Callable[[bytes], bool] = needs.is_operation
+        self,
+        service: Service,
+        ops: Ops,
+        server: ServerConfig,
+        *,
+        serves_streams: bool = True,
+        serves_operators: bool = True,
     ) -> None:
-        """Of the operations `ops`, those whose paths `serves` accepts are served.
-
-        Raises `needs.UndeclaredScope` if a handler has no declared need.
-        """
-        for resource in RESOURCES.values():
-            label = resource.label
-            needs.check_declared(
-                [(label, method) for method in resource.handlers],
-                [(label, method) for method in resource.needs],
-            )
+        """`server` has the listener's names."""
         self._service = service
+        self._ops = ops
+        self._find = find if serves_streams else find_operation
+        self._serves_operators = serves_operators
         self._authority = service.authority
         self._stream_guard = service.stream_guard
+        self._admin_guard = AdminGuard(server, requires_tokens=service.authority.is_required)
         self._rates = service.rates
-        self._auditor = Auditor(service.trail, service.authority, _described)
-        self._answers = PromptAnswers(
-            service.node.metrics, service.node.group.writes.submit, self._auditor.answered
-        )
-        self._operations = Operations(
-            ops,
-            service.authority,
-            self._answers,
-            self._auditor,
-            service.rates,
-            service.server,
-            serves,
+        self._auditor = Auditor(service.trail, service.authority, self._described)
+        node = service.node
+        self._dispatcher = Dispatcher(
+            node.metrics, node.group.writes.submit, self._auditor.answered
         )
 
     def takes_pieces(self, path: bytes) -> bool:
-        return takes_pieces(path)
+        """As `Application.takes_pieces`."""
+        return isinstance(self._find(path).target, SnapshotRoute)
 
     def refusal(self, request: Request) -> Response | LateAnswer | None:
         """As `Application.refusal`."""
-        response = self._head_refused(request, resolve(request.path))
+        response = self._head_refused(request, self._find(request.path))
         if response is not None:
             refused = response.answer if isinstance(response, LateAnswer) else response
             self._auditor.answered(request, refused)
@@ -207,52 +97,54 @@ class StreamApplication:
 
     async def foreseen(self, request: Request) -> Response | None:
         """As `Application.foreseen`."""
-        route = resolve(request.path)
-        resource = RESOURCES.get(type(route))
-        if resource is None or self._redirect(request, route) is not None:
+        found = self._find(request.path)
+        if self._redirect(request, found) is not None:
             return None
         started = trio.current_time()
         try:
-            response = await refusal_of_large_write(self._service, request, route)
+            response = await refusal_of_large_write(self._service, request, found.target)
         except NoRoom as error:
-            response = self._answers.refusal(error)
+            response = self._dispatcher.refusal(error)
         except REFUSALS:
             return None  # The handler raises it, or knows more by then.
         if response is not None:
-            self._answers.count(request, resource.label, response, started)
+            self._dispatcher.count(request, found.resource.label, response, started)
         return response
 
-    def _head_refused(self, request: Request, route: Route) -> Response | LateAnswer | None:
-        if isinstance(route, OpsRoute):
-            return self._operations.refusal(request)
+    def _head_refused(self, request: Request, found: Found) -> Response | LateAnswer | None:
+        if found.resource.is_operation:
+            return self._operation_refused(request, found.resource)
         try:
-            return self._admit(request, route)
+            return self._admit(request, found)
         except REFUSALS as error:
-            return self._answers.refusal(error)
+            return self._dispatcher.refusal(error)
 
-    def _admit(self, request: Request, route: Route) -> LateAnswer | None:
+    def _admit(self, request: Request, found: Found) -> LateAnswer | None:
         """Find the sender of a request that may have what it asks for, if anybody must say who they
         are, and charge it, or return what says that it is too much. Raises one of `REFUSALS`."""
-        resource = RESOURCES.get(type(route))
-        if resource is None:
-            return self._rates.refusal(request) if isinstance(route, BadPath) else None
+        resource, target = found
+        if resource.is_operation:
+            return None
+        if isinstance(target, BadPath):
+            return self._rates.refusal(request)
         is_required = self._authority.is_required
-        needs_of = resource.needs.get(request.method) if is_required else None
+        needs_of = resource.needs.get(request.method) if is_required else OPEN
         try:
             self._stream_guard.check(request)
             if needs_of is not None:
-                identity = self._authority.admit(request, partial(needs_of, route, request.headers))
-                request.identity = identity
+                wanted = partial(needs_of, target, request.headers)
+                request.identity = self._authority.admit(request, wanted)
         except (BadRequest, Unavailable):
             if late := self._rates.refusal(request):
                 return late
             raise
-        if is_required and needs_of is None:
+        if is_required and needs_of is OPEN:
             return self._rates.refusal(request)
-        return self._rates.refusal(request, route)
+        return self._rates.refusal(request, target)
 
     def _admit_again(self, request: Request, response: Response | LiveResponse | Parked) -> None:
-        """Raises one of `REFUSALS` if an answer is not for its sender after all."""
+        """Raises one of `REFUSALS` if an answer is not for its sender after all: it may have waited
+        for the leader, and its token may have been revoked before."""
         try:
             self._authority.admit_again(request)
         except REFUSALS:
@@ -262,38 +154,39 @@ class StreamApplication:
 
     def begin(self, request: Request, later: Later) -> Response | Parked | Begun:
         """As `Application.begin`."""
-        route = resolve(request.path)
-        resource = RESOURCES.get(type(route))
-        if resource is None:
+        found = self._find(request.path)
+        resource = found.resource
+        route = resource.routes.get(request.method)
+        if route is None:
             return Begun.MUST_WAIT
-        answers, label = self._answers, resource.label
-        if (judge := resource.judge.get(request.method)) is not None:
-            return answers.begin(request, label, later, self._judged, judge, request, route)
-        if (prompt := resource.prompt.get(request.method)) is not None:
-            return answers.begin(request, label, later, self._prompted, prompt, request, route)
+        begin, label = self._dispatcher.begin, resource.label
+        if (judge := route.handler.judge) is not None:
+            return begin(request, label, later, self._judged, judge, request, found)
+        if (prompt := route.handler.prompt) is not None:
+            return begin(request, label, later, self._prompted, prompt, request, found)
         return Begun.MUST_WAIT
 
     def _judged(
-        self, judge: Judge, request: Request, route: Route
+        self, judge: Judge, request: Request, found: Found
     ) -> Response | Write | LateAnswer | None:
-        return self._refused(request, route) or judge(request, route)
+        return self._refused(request, found) or judge(request, found.target)
 
-    def _prompted(self, prompt: Prompt, request: Request, route: Route) -> Response | Parked | None:
-        return self._refused(request, route) or prompt(self._service, request, route)
+    def _prompted(self, prompt: Prompt, request: Request, found: Found) -> Response | Parked | None:
+        return self._refused(request, found) or prompt(self._service, request, found.target)
 
     def resume(self, parked: Parked) -> Response | Parked | None:
         """As `Application.resume`."""
         try:
             return self._counted(parked, parked.resume())
         except REFUSALS as error:
-            return self._counted(parked, self._answers.refusal(error))
+            return self._counted(parked, self._dispatcher.refusal(error))
 
     async def go_on(self, parked: Parked) -> Response | LiveResponse | Parked | None:
         """As `Application.go_on`."""
         try:
             return self._counted(parked, await parked.go_on())
         except REFUSALS as error:
-            return self._counted(parked, self._answers.refusal(error))
+            return self._counted(parked, self._dispatcher.refusal(error))
 
     def _counted(self, parked: Parked, found: T) -> T:
         """What a live read came to; count it if it is answered now. A late answer was counted when
@@ -306,67 +199,65 @@ class StreamApplication:
 
     async def handle(self, request: Request) -> Response | LiveResponse | Parked:
         """As `Application.handle`."""
-        route = resolve(request.path)
-        resource = RESOURCES.get(type(route))
+        found = self._find(request.path)
         started = trio.current_time()
         try:
-            response = await self._answer(request, route, resource)
+            response = await self._answer(request, found)
         except REFUSALS as error:
-            response = self._answers.refusal(error)
+            response = self._dispatcher.refusal(error)
+            response.private = found.resource.is_guarded
         if isinstance(response, Response | LiveResponse | LateAnswer):
-            label = _label(route) if resource is None else resource.label
-            self._answers.count(request, label, response, started)
+            self._dispatcher.count(request, found.resource.label, response, started)
         return response
 
-    async def _answer(
-        self, request: Request, route: Route, resource: Resource | None
-    ) -> Response | LiveResponse | Parked:
-        if refused := self._refused(request, route):
+    async def _answer(self, request: Request, found: Found) -> Response | LiveResponse | Parked:
+        if refused := self._refused(request, found):
             return refused
+        resource, target = found
         response: Response | LiveResponse | Parked
-        if resource is None:
-            bad = route.response() if isinstance(route, BadPath) else None
-            response = bad or await self._operations.answer(request)
-        elif (handler := resource.handlers.get(request.method)) is None:
-            response = _other(request.method, route, resource)
-        elif isinstance(route, BucketRoute) and self._auditor.records(request):
-            handling = partial(handler, self._service, request, route)
-            response = await self._auditor.carry_out(request, partial(self._told, handling))
+        if resource.is_operation:
+            response = await self._operate(request, resource)
+        elif isinstance(target, BadPath):
+            response = target.response()
+        elif (route := resource.routes.get(request.method)) is None:
+            response = resource.other(request.method, target)
+        elif isinstance(target, BucketRoute) and self._auditor.records(request):
+            handling = partial(route.handler.handle, self._service, request, target)
+            response = await self._auditor.carry_out(request, partial(self._act, handling))
         else:
-            response = await handler(self._service, request, route)
+            response = await route.handler.handle(self._service, request, target)
             if request.identity is not None and request.method in _READS:
-                # It may have waited for the leader, and its token may have been revoked before.
                 self._admit_again(request, response)
         # The stream handlers decide themselves what to compress.
         if resource is not _STREAMS and isinstance(response, Response):
             await self._service.compressor.compress_any(request, response)
         return response
 
-    async def _told(self, handling: Callable[[], Awaitable[Any]]) -> Response:
+    async def _act(self, handling: Callable[[], Awaitable[Any]]) -> Response:
         """The answer of a handler that makes whole ones, also where it raises one of `REFUSALS`."""
         try:
             response = await handling()
         except REFUSALS as error:
-            return self._answers.refusal(error)
+            return self._dispatcher.refusal(error)
         assert isinstance(response, Response), "administration is not live"
         return response
 
-    def _refused(self, request: Request, route: Route) -> Response | LateAnswer | None:
+    def _refused(self, request: Request, found: Found) -> Response | LateAnswer | None:
         """The answer to a request that no handler gets. Raises one of `REFUSALS`."""
-        if late := self._admit(request, route):
+        if late := self._admit(request, found):
             return late
         if request.method not in _WRITES:
             return None
         check_coding(request)
-        return self._redirect(request, route)
+        return self._redirect(request, found)
 
-    def _redirect(self, request: Request, route: Route) -> Response | None:
+    def _redirect(self, request: Request, found: Found) -> Response | None:
         """The redirect of a write to the leader, with ``server.non_leader = "redirect"``. None
         leaves the write to this node, which forwards it."""
-        if self._service.server.non_leader != "redirect" or isinstance(route, OpsRoute | BadPath):
+        if self._service.server.non_leader != "redirect" or not found.resource.routes:
             return None
-        if isinstance(request.identity, SignedIdentity):
-            return None  # The URL is not valid at the leader's address.
+        if found.resource.is_operation or isinstance(request.identity, SignedIdentity):
+            return None  # A signed URL is not valid at the leader's address.
         address = self._service.node.leader_address()
         if address is None:
             return None
@@ -374,40 +265,63 @@ class StreamApplication:
         target = b"%b://%b%b%b" % (request.scheme, address.encode(), request.path, query)
         return Response(307, b"Location: %b\r\nCache-Control: no-store\r\n" % target)
 
+    def _operation_refused(self, request: Request, resource: Resource) -> Response | None:
+        """The answer to an operation that is not for this sender, or not for pages. Only refusals
+        are charged to their senders: nothing may keep those out who can raise limits."""
+        response = None
+        if resource.is_guarded:
+            takes_post = "POST" in resource.routes
+            response = self._admin_guard.refusal(request, takes_post=takes_post)
+        needs_of = resource.needs.get(request.method, resource.otherwise)
+        is_closed = self._authority.is_required or request.path.startswith(_TOKENS)
+        if response is None and needs_of is not None and is_closed:
+            wanted = partial(needs_of, None, request.headers)
+            try:
+                self._authority.admit(request, wanted, takes_signed=False)
+            except REFUSALS as error:
+                response = self._dispatcher.refusal(error)
+        if response is None:
+            return None
+        if late := self._rates.refusal(request):
+            response = late.answer
+        response.private = resource.is_guarded
+        return response
+
+    async def _operate(self, request: Request, resource: Resource) -> Response:
+        """Answer a request for something that is neither a stream nor a bucket."""
+        if request.path == b"*" and request.method == "OPTIONS":
+            return preflight()
+        if response := self._operation_refused(request, resource):
+            return response
+        asking = partial(self._ask, request, resource)
+        if self._auditor.records(request):
+            response = await self._auditor.carry_out(request, asking)
+        else:
+            response = await asking()
+            if request.method in _READS:
+                self._admit_again(request, response)
+        response.private = resource.is_guarded
+        return response
+
+    async def _ask(self, request: Request, resource: Resource) -> Response:
+        """The operations app's answer, if the operation is served here."""
+        if not resource.routes or not (self._serves_operators or resource.is_for_clients):
+            return NO_SUCH_ROUTE.response()
+        if request.method not in resource.routes:
+            return resource.other(request.method, None)
+        return await self._ops(request)
+
+    def _described(self, request: Request) -> tuple[str, Sequence[Need]]:
+        """As the auditor wants it: the label of a request's route, and what it needs, as far as
+        that can be told."""
+        resource, target = self._find(request.path)
+        try:
+            return resource.label, resource.scopes(request.method, target, request.headers)
+        except BadRequest:
+            return resource.label, ()
+
 
 def check_coding(request: Request) -> None:
     """Raises `BadRequest` for a write whose body has a coding."""
     if CONTENT_ENCODING.key in request.headers:
         refuse_coding(request.headers[CONTENT_ENCODING.key])
-
-
-def _other(method: str, route: Route, resource: Resource) -> Response:
-    """The answer to a method that has no handler."""
-    allowed = resource.methods
-    if method == "OPTIONS":
-        return preflight(allowed)
-    if isinstance(route, ListingRoute) and method in _WRITES:
-        return RESERVED_STREAM.response()
-    return error_response(
-        405, "METHOD_NOT_ALLOWED", f"{method} is not allowed here", b"Allow: %b\r\n" % allowed
-    )
-
-
-def _described(request: Request) -> tuple[str, Sequence[Need]]:
-    """What kind of route a request has, and what it needs, as far as that can be told."""
-    route = resolve(request.path)
-    resource = RESOURCES.get(type(route))
-    if resource is None:
-        is_bad = isinstance(route, BadPath)
-        wanted = () if is_bad else needs.operation(request.method, request.path)
-        return _label(route), wanted or ()
-    needs_of = resource.needs.get(request.method)
-    try:
-        return resource.label, () if needs_of is None else needs_of(route, request.headers)
-    except BadRequest:
-        return resource.label, ()
-
-
-def _label(route: Route) -> str:
-    """The label of a route outside the protocol."""
-    return "none" if isinstance(route, BadPath) else "ops"

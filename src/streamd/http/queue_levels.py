@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from streamd.group.state_flusher import MAX_UNSTORED_BYTES
 from streamd.http.door.front_door import FrontDoor
-from streamd.http.protocol.routing import remembered_paths
+from streamd.http.router import remembered_paths
 from streamd.http.streams.recent_answers import MAX_ANSWERS
 from streamd.http.streams.service import Service
 from streamd.process.diagnostics import FillLevel

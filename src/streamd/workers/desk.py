@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any
 
 import outcome
 import trio
@@ -16,6 +16,7 @@ import trio
 from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Settled, Unavailable
 from streamd.http.door.parking import wait
+from streamd.http.protocol.bug_guard import BugGuard
 from streamd.http.protocol.messages import (
     Application,
     Begun,
@@ -26,8 +27,6 @@ from streamd.http.protocol.messages import (
     Parked,
     Request,
     Response,
-    answer_now_or_500,
-    answer_or_500,
 )
 from streamd.http.protocol.wire import body_parts
 from streamd.http.sockets.outgoing import FULL, UNCOUNTED_BYTES, Outgoing, OutgoingFull
@@ -63,9 +62,6 @@ PIECE_BYTES = 64 * 1024
 # Larger answers wait for room in the link.
 _SMALL_BYTES = 8 * 1024
 
-T = TypeVar("T")
-Args = TypeVarTuple("Args")
-
 
 class Desk:
     """Takes one worker's messages. Requests that wait do so in `nursery`, which outlives the
@@ -95,8 +91,7 @@ class Desk:
         self._groups = groups
         self._metrics = metrics
         self._versions = versions
-        self._fatal = fatal
-        self._passed_on: tuple[type[BaseException], ...] = (ClientGone, *fatal)
+        self._guard = BugGuard(fatal, ClientGone)
         self._nursery = nursery
         self._ready = ready
         self._tls_loaded = tls_loaded
@@ -175,7 +170,7 @@ class Desk:
         if forward.pieces:
             self._nursery.start_soon(self._handle, exchange)
             return
-        begun = answer_now_or_500(forward.method, self._fatal, exchange.begin, self._application)
+        begun = self._guard.call(forward.method, exchange.begin, self._application)
         if begun is Begun.MUST_WAIT:
             self._nursery.start_soon(self._handle, exchange)
         elif isinstance(begun, Response) and _size(begun) <= _SMALL_BYTES and self.link.has_room:
@@ -187,14 +182,14 @@ class Desk:
         self, exchange: Exchange, make: Callable[[Any], Response | LiveResponse], argument: Any
     ) -> None:
         """Send the answer to a request that was under way."""
-        answer = answer_now_or_500(exchange.forward.method, self._fatal, make, argument)
+        answer = self._guard.call(exchange.forward.method, make, argument)
         assert isinstance(answer, Response), "only workers forward"
         self.answer(exchange.forward, answer)
 
     async def _handle(self, exchange: Exchange) -> None:
         handling = self._application.handle(exchange.request)
         try:
-            found = await answer_or_500(exchange.forward.method, handling, self._passed_on)
+            found = await self._guard.wait(exchange.forward.method, handling)
         except ClientGone:
             self.end(exchange, whole=False)
         else:
@@ -209,14 +204,13 @@ class Desk:
         try:
             if isinstance(found, LiveResponse):
                 self.link.send(Began(forward.number, found.status, found.head, found.length))
-                found = await answer_or_500(method, found.run(exchange), self._passed_on)
+                found = await self._guard.wait(method, found.run(exchange))
             while found is not None and not isinstance(found, Response):
                 assert not isinstance(found, LiveResponse), "it has begun by now"
                 # The worker ends those that have begun itself.
                 scope = None if is_live else exchange.waiting()
-                found = await answer_or_500(
-                    method, wait(self._application, found, exchange, scope), self._passed_on
-                )
+                waiting = wait(self._application, found, exchange, scope)
+                found = await self._guard.wait(method, waiting)
             if found is None:
                 await exchange.flush()
                 whole = True

@@ -18,8 +18,8 @@ import trio
 from streamd.config.settings import ServerConfig
 from streamd.group.proposals import OutcomeUnknown, Settled, unavailable
 from streamd.http.access.stream_guard import StreamGuard
-from streamd.http.application import RESOURCES, Judge, check_coding
-from streamd.http.prompt_answers import PromptAnswers
+from streamd.http.application import check_coding
+from streamd.http.dispatcher import Dispatcher
 from streamd.http.protocol.fields import BadRequest
 from streamd.http.protocol.messages import (
     Begun,
@@ -32,7 +32,9 @@ from streamd.http.protocol.messages import (
     Request,
     Response,
 )
-from streamd.http.protocol.routing import OpsRoute, Route, StreamRoute, resolve, takes_pieces
+from streamd.http.protocol.routing import StreamRoute, Target, takes_pieces
+from streamd.http.router import RESOURCES, find
+from streamd.http.routes import Judge
 from streamd.http.streams.writes import Write
 from streamd.process.metrics import Metrics
 from streamd.protocol.headers import IF_NONE_MATCH
@@ -86,7 +88,7 @@ class WorkerApplication:
         # A redirect depends on who leads, and who may do what on the tokens in the state.
         self._judges = not authenticates and server.non_leader == "forward"
         self.proposer = Proposer(link, group_id)
-        self._answers = PromptAnswers(metrics, self.proposer.submit)
+        self._dispatcher = Dispatcher(metrics, self.proposer.submit)
         self._guard = StreamGuard(server, requires_tokens=authenticates)
         self._kept: dict[tuple[str, bytes, bytes], tuple[Response, Stamp]] = {}
         self._exchanges: dict[int, Exchange] = {}
@@ -115,12 +117,11 @@ class WorkerApplication:
             if (kept := self._kept_answer(request)) is not None:
                 return kept
         elif self._judges and not self._versions.has_limits:
-            route = resolve(request.path)
-            resource = RESOURCES.get(type(route))
-            judge = None if resource is None else resource.judge.get(method)
-            if resource is not None and judge is not None:
-                label = resource.label
-                return self._answers.begin(request, label, later, _judged, judge, request, route)
+            found = find(request.path)
+            route = found.resource.routes.get(method)
+            if route is not None and (judge := route.handler.judge) is not None:
+                begin, label = self._dispatcher.begin, found.resource.label
+                return begin(request, label, later, _judged, judge, request, found.target)
             return Begun.MUST_WAIT
         return self._exchange(request).begin(later)
 
@@ -162,7 +163,7 @@ class WorkerApplication:
         return await parked.go_on()
 
     def _exchange(self, request: Request) -> Exchange:
-        if isinstance(resolve(request.path), OpsRoute):
+        if find(request.path).resource.is_operation:
             self._count()  # It may ask for metrics.
         self._next_number += 1
         exchange = self._exchanges[self._next_number] = Exchange(self, self._next_number, request)
@@ -214,9 +215,9 @@ def _may_be_live(request: Request) -> bool:
     return b"live" in query or (b"%" in query and b"live" in unquote_to_bytes(query))
 
 
-def _judged(judge: Judge, request: Request, route: Route) -> Write | None:
+def _judged(judge: Judge, request: Request, target: Target | None) -> Write | None:
     check_coding(request)
-    return judge(request, route)
+    return judge(request, target)
 
 
 class Proposer:

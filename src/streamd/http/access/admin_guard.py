@@ -17,12 +17,9 @@ from __future__ import annotations
 
 from streamd.config.settings import ServerConfig
 from streamd.http.access.host_names import HostNames, are_all_known, is_same_origin
-from streamd.http.access.needs import takes_post
 from streamd.http.protocol.messages import Request, Response, error_response
 from streamd.protocol.headers import CONTENT_TYPE
 
-# Probes may use any name for these paths, and pages may read them. All others are guarded.
-PUBLIC_PATHS = frozenset((b"/healthz", b"/readyz/local", b"/readyz/cluster", b"/openapi.json"))
 # Scrapers know the node by names of their own, as clients of streams do.
 _METRICS_PATH = b"/metrics"
 _OTHER_SITES = (b"cross-site", b"same-site")
@@ -35,8 +32,9 @@ class AdminGuard:
         self._names = HostNames(server)
         self._names_scrapers = are_all_known(server, requires_tokens=requires_tokens)
 
-    def refusal(self, request: Request) -> Response | None:
-        """The answer to a request that is refused; None if it may be answered."""
+    def refusal(self, request: Request, *, takes_post: bool) -> Response | None:
+        """The answer to a request that is refused; None if it may be answered. `takes_post` says
+        whether its path has a POST."""
         host = request.headers.get(b"host", b"")
         checks_host = self._names_scrapers or request.path != _METRICS_PATH
         if checks_host and not self._names.include(host):
@@ -49,7 +47,7 @@ class AdminGuard:
             return error_response(403, "ORIGIN_NOT_ALLOWED", message)
         # Browsers ask for permission before any other method that changes something.
         is_json = _is_json(request.headers.get(CONTENT_TYPE.key, b""))
-        if request.method == "POST" and not is_json and takes_post(request.path):
+        if request.method == "POST" and takes_post and not is_json:
             message = "Content-Type must be application/json"
             return error_response(415, "UNSUPPORTED_MEDIA_TYPE", message)
         return None

@@ -22,7 +22,6 @@ from streamd.http.access.needs import Need
 from streamd.http.access.signatures import Signatures
 from streamd.http.protocol.fields import BadRequest
 from streamd.http.protocol.messages import Request
-from streamd.http.protocol.routing import OpsRoute, resolve
 from streamd.protocol.headers import STREAM_CLOSED, STREAM_FORKED_FROM
 from streamd.streams.state import State
 from streamd.streams.tokens import Token
@@ -94,9 +93,15 @@ class Authority:
         others = self._roots or self._jwts is not None or self._listed is not None
         return self.is_required and not others and not len(self._state.tokens)
 
-    def admit(self, request: Request, needs_of: Callable[[], Sequence[Need]]) -> Identity:
+    def admit(
+        self,
+        request: Request,
+        needs_of: Callable[[], Sequence[Need]],
+        *,
+        takes_signed: bool = True,
+    ) -> Identity:
         """The sender of a request that needs all these scopes, which are asked for only if the
-        sender is known.
+        sender is known. Unless it `takes_signed`, a signed URL is not for this path.
 
         Raises `BadRequest` if the request must be refused, and `Unavailable` if this node cannot
         tell yet.
@@ -105,6 +110,8 @@ class Authority:
         credential: Credential = headers.get(_AUTHORIZATION)
         if credential is None or signed_urls.PARAMETER in request.query:
             credential = _credential(request)
+            if isinstance(credential, tuple) and not takes_signed:
+                raise _invalid_url()
         if self._version is not self._state.tokens.version:
             self.forget()
         key = credential, request.method, request.path
@@ -179,8 +186,6 @@ class Authority:
         expires_ms = value.expires_s * 1000
         now_ms = self._now_ms()
         if grant is None or not now_ms < expires_ms <= now_ms + _MAX_LIFE_MS:
-            raise _invalid_url()
-        if isinstance(resolve(request.path), OpsRoute):
             raise _invalid_url()
         token = self._state.tokens.get(value.token_id)
         if token is None:

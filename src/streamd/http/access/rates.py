@@ -22,7 +22,7 @@ from streamd.http.protocol.messages import (
     Response,
     error_response,
 )
-from streamd.http.protocol.routing import Route, bucket_of, takes_pieces
+from streamd.http.protocol.routing import Target, bucket_of, takes_pieces
 from streamd.http.protocol.wire import body_parts
 from streamd.process.metrics import Metrics
 from streamd.streams.limits import Limits
@@ -84,7 +84,7 @@ class RateLimits:
             self._of_buckets = any(map(_has_rates, limits.rows("bucket").values()))
         return self._of_identities or self._of_buckets
 
-    def refusal(self, request: Request, route: Route | None = None) -> LateAnswer | None:
+    def refusal(self, request: Request, route: Target | None = None) -> LateAnswer | None:
         """Charge a request to its sender, and to the bucket of its `route` if it is admitted there;
         or refuse it. Do nothing if that was done: a request may be asked about twice."""
         if request.charged_bytes is not None:
@@ -93,7 +93,7 @@ class RateLimits:
         request.charged_bytes = 0
         return self._charge(request, route) if self.exist() else None
 
-    def _charge(self, request: Request, route: Route | None) -> LateAnswer | None:
+    def _charge(self, request: Request, route: Target | None) -> LateAnswer | None:
         connection, now_ns = request.connection, int(self.clock() * NS_PER_S)
         on_behalf = request.identity, route, self._version
         # Most requests of a connection are for the same stream, and all of a client's its own.
@@ -115,7 +115,7 @@ class RateLimits:
         _meter(request)
         return None
 
-    def _accounts(self, request: Request, route: Route | None, now_ns: int) -> tuple[Account, ...]:
+    def _accounts(self, request: Request, route: Target | None, now_ns: int) -> tuple[Account, ...]:
         """Those to which a request is charged. Raises `TableFull`."""
         identity, limits_of = request.identity, self._state.limits
         if identity is not None and identity.digest:

@@ -35,7 +35,6 @@ from streamd.http.protocol.messages import (
     Parked,
     Request,
     Response,
-    answer_now_or_500,
 )
 from streamd.http.protocol.wire import (
     PREFACE_HEAD,
@@ -233,13 +232,8 @@ class Connection:
     def _begin(self, head: Head, request: Request) -> Continuation | None:
         self.enter(_ANSWERING)
         self.head = head
-        begun = answer_now_or_500(
-            head.method,
-            self.shared.fatal,
-            self.shared.application.begin,
-            request,
-            self._answer_later,
-        )
+        begin = self.shared.application.begin
+        begun = self.shared.guard.call(head.method, begin, request, self._answer_later)
         if isinstance(begun, Response):
             return self._answer(begun)
         if begun is Begun.UNDER_WAY:
@@ -265,7 +259,7 @@ class Connection:
         shared, head = self.shared, self.head
         assert head is not None
         self.enter(_ANSWERING)
-        found = answer_now_or_500(head.method, shared.fatal, shared.application.resume, parked)
+        found = shared.guard.call(head.method, shared.application.resume, parked)
         continuation = Resume(parked) if found is None else self._take_up(found)
         if continuation is not None:
             self._hand_to_task(continuation)
@@ -276,7 +270,7 @@ class Connection:
     def _make_answer(self, make: Callable[[T], Response | LiveResponse], argument: T) -> None:
         head = self.head
         assert head is not None
-        answer = answer_now_or_500(head.method, self.shared.fatal, make, argument)
+        answer = self.shared.guard.call(head.method, make, argument)
         if self.state is _ENDED:  # Its server may have stopped before the write ended.
             if isinstance(answer, LiveResponse):
                 answer.abandon()

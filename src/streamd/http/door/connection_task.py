@@ -34,7 +34,6 @@ from streamd.http.protocol.messages import (
     Parked,
     Request,
     Response,
-    answer_or_500,
 )
 from streamd.http.protocol.wire import CONTINUE, RequestRejected, live_head
 from streamd.http.sockets import incoming
@@ -197,9 +196,7 @@ class ConnectionTask:
         """Go on with a request that was parked. As `_serve_one`."""
         head = self.connection.head
         assert head is not None
-        found = await answer_or_500(
-            head.method, self._shared.application.go_on(parked), self._shared.passed_on
-        )
+        found = await self._shared.guard.wait(head.method, self._shared.application.go_on(parked))
         return await self._respond(head, found)
 
     async def _serve_pieces(self, head: Head, request: Request) -> bool:
@@ -219,8 +216,8 @@ class ConnectionTask:
         request may follow."""
         while response is not None and not isinstance(response, Response):
             if isinstance(response, LiveResponse):
-                response = await answer_or_500(
-                    head.method, self._begin_live(head, response), self._shared.passed_on
+                response = await self._shared.guard.wait(
+                    head.method, self._begin_live(head, response)
                 )
             elif isinstance(self._transport, SocketTransport):
                 self.connection.head = head
@@ -229,7 +226,7 @@ class ConnectionTask:
                 return True
             else:
                 waiting = wait(self._shared.application, response, self.connection.channel)
-                response = await answer_or_500(head.method, waiting, self._shared.passed_on)
+                response = await self._shared.guard.wait(head.method, waiting)
         if response is None:
             await self.connection.channel.end()
             return self.connection.answered(head.fields.version == "1.1" and head.fields.keep_alive)
@@ -244,7 +241,7 @@ class ConnectionTask:
 
     async def _handle(self, request: Request) -> Response | LiveResponse | Parked:
         handling = self._shared.application.handle(request)
-        return await answer_or_500(request.method, handling, self._shared.passed_on)
+        return await self._shared.guard.wait(request.method, handling)
 
     async def _receive(self) -> bool:
         data = await self._transport.receive()

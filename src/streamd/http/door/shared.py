@@ -9,6 +9,7 @@ import trio
 
 from streamd.config.settings import ServerConfig
 from streamd.http.door.channels import Chunks
+from streamd.http.protocol.bug_guard import BugGuard
 from streamd.http.protocol.heads import HeadParser
 from streamd.http.protocol.messages import (
     COMMON_HEAD,
@@ -72,8 +73,7 @@ class Shared:
         self.application = application
         self.config = config
         self.metrics = metrics
-        self.fatal = fatal
-        self.passed_on: tuple[type[BaseException], ...] = (ClientGone, RequestRejected, *fatal)
+        self.guard = BugGuard(fatal, ClientGone, RequestRejected)
         self.http2 = http2
         self.scheme = b"http"
         self.draining = False

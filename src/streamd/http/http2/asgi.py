@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import trio
 
 from streamd.config.settings import ServerConfig
 from streamd.http.door.parking import wait
+from streamd.http.protocol.bug_guard import BugGuard
 from streamd.http.protocol.heads import (
     check_expectation,
     check_host,
@@ -26,7 +27,6 @@ from streamd.http.protocol.messages import (
     Parked,
     Request,
     Response,
-    answer_or_500,
 )
 from streamd.http.protocol.wire import RequestRejected, body_parts, head_too_large, too_many_headers
 from streamd.http.sockets.fair_limits import Allotment, FairLimit, LimitReached
@@ -35,7 +35,6 @@ from streamd.http.sockets.outgoing import FULL, Outgoing, OutgoingFull
 from streamd.http.sockets.transports import SEND_BYTES
 from streamd.process.addresses import client_of
 
-T = TypeVar("T")
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -61,7 +60,7 @@ class AsgiApplication:
         self._application = application
         self._config = config
         self._fatal = fatal
-        self._passed_on = (ClientGone, RequestRejected, *fatal)
+        self._guard = BugGuard(fatal, ClientGone, RequestRejected)
         self._failure: Exception | None = None
         self._failed = trio.Event()
         self.outgoing = Outgoing(config.max_buffered_bytes)
@@ -105,9 +104,7 @@ class AsgiApplication:
         response: Response | LiveResponse | Parked | None
         try:
             request = await self._request(scope, channel, connection)
-            response = await answer_or_500(
-                request.method, self._application.handle(request), self._passed_on
-            )
+            response = await self._guard.wait(request.method, self._application.handle(request))
         except RequestRejected as refused:
             channel.buffered.release()
             response = refused.response
@@ -116,9 +113,8 @@ class AsgiApplication:
                 channel.start(response.status, response.head, length=response.length)
                 response = await response.run(channel)
             else:
-                response = await answer_or_500(
-                    request.method, wait(self._application, response, channel), self._passed_on
-                )
+                waiting = wait(self._application, response, channel)
+                response = await self._guard.wait(request.method, waiting)
         if response is None:
             await channel.finish()
             return

@@ -1,9 +1,9 @@
 """The API as an OpenAPI 3.1 document, assembled from small tables and the code's own structs.
 
 `errors` lists every error, `parameters` every parameter and header, `schemas` the bodies, taken
-from the structs that are encoded. The `*_routes` modules list paths and operations, which name
-errors and parameters by their keys, and `elements` turns them into the document. The document is
-built once, at the first request, and served as ``/openapi.json``.
+from the structs that are encoded. The `*_docs` modules describe what the routes of the table
+(`http.routes`) do, naming errors and parameters by their keys; `elements` turns routes into the
+document's form.
 
 tests/http/test_openapi.py keeps it true: the errors in the code and in the document are the same,
 each route of the application is documented, and every answer in the HTTP tests is valid by it. The
@@ -12,35 +12,15 @@ tables of docs/api.md are compared with it, too.
 
 from __future__ import annotations
 
-from functools import cache
-
-import msgspec
+from collections.abc import Iterable
 
 from streamd import __version__
 from streamd.auth.signed_urls import PARAMETER
-from streamd.http.openapi import (
-    backup_routes,
-    bucket_routes,
-    limit_routes,
-    node_routes,
-    snapshot_routes,
-    stream_routes,
-    token_routes,
-)
-from streamd.http.openapi.elements import Json, response
+from streamd.http.openapi.elements import Json, Path, response
 from streamd.http.openapi.errors import SHARED
 from streamd.http.openapi.parameters import headers, parameters
 from streamd.http.openapi.schemas import schemas
 
-_PATHS = (
-    *stream_routes.PATHS,
-    *bucket_routes.PATHS,
-    *snapshot_routes.PATHS,
-    *node_routes.PATHS,
-    *token_routes.PATHS,
-    *limit_routes.PATHS,
-    *backup_routes.PATHS,
-)
 _ABOUT = (
     "Append-only byte streams over HTTP. Errors are JSON with a stable code. Every answer has "
     "`Access-Control-Allow-Origin: *`, `Access-Control-Expose-Headers: *`, "
@@ -63,14 +43,8 @@ _TAGS = {
 }
 
 
-@cache
-def document() -> bytes:
-    """The document as JSON."""
-    return msgspec.json.encode(build())
-
-
-def build() -> Json:
-    """The document."""
+def build(paths: Iterable[Path]) -> Json:
+    """The document of these paths."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "streamd", "version": __version__, "description": _ABOUT},
@@ -78,7 +52,7 @@ def build() -> Json:
         # With `auth.mode = "none"` only the paths below `/auth` need a token.
         "security": [{}, {"token": []}, {"signedUrl": []}, {"certificate": []}],
         "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
-        "paths": {path.template: path.item() for path in _PATHS},
+        "paths": {path.template: path.item() for path in paths},
         "components": {
             "parameters": parameters(),
             "headers": headers(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -53,19 +54,20 @@ class Operation(NamedTuple):
 
 
 class Path(NamedTuple):
-    """A path and what its operations share; web pages may not use a `guarded` one."""
+    """A path and what its operations share: a tag, errors, and a suffix of their ids. Web pages may
+    not use one that is `guarded`."""
 
     template: str
-    tag: str
     operations: Mapping[str, Operation]
-    parameters: tuple[str, ...] = ()
-    errors: tuple[str, ...] = ()
-    id_suffix: str = ""
-    guarded: bool = False
+    guarded: bool
+    tag: str
+    errors: tuple[str, ...]
+    id_suffix: str
 
     def item(self) -> Json:
         """The document's path item, OPTIONS included."""
-        found: Json = {"parameters": [ref("parameters", name) for name in self.parameters]}
+        names = re.findall(r"{(\w+)}", self.template)
+        found: Json = {"parameters": [ref("parameters", name) for name in names]}
         for method, operation in {**self.operations, "OPTIONS": self._preflight()}.items():
             found[method.lower()] = self._operation(method, operation)
         return found

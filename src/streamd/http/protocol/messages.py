@@ -9,20 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from typing import Any, Protocol, TypeVar, TypeVarTuple
+from typing import Any, Protocol
 
 import msgspec
-import structlog
 
 from streamd.auth.certificates import Certificate
 from streamd.auth.identity import Identity
 from streamd.auth.rates import Account
 
-log = structlog.get_logger("streamd.http")
-
 Buffer = bytes | memoryview
-T = TypeVar("T")
-Args = TypeVarTuple("Args")
 
 # A stream may hold HTML. `sandbox` makes a browser show it without scripts and outside this
 # origin, so that it can neither act for its reader nor read other streams.
@@ -408,37 +403,3 @@ def error_response(
         body,
         close,
     )
-
-
-def internal_error(method: str) -> Response:
-    """The answer to a request that met a bug of ours, which is logged; other clients are not
-    affected. Called where the exception is handled."""
-    log.exception("handler failed", method=method)
-    return error_response(500, "INTERNAL", "an internal error", close=True)
-
-
-async def answer_or_500(
-    method: str, answering: Awaitable[T], passed_on: tuple[type[BaseException], ...]
-) -> T | Response:
-    """What the application answers, or a 500 to a request that met a bug. Raises `passed_on`."""
-    try:
-        return await answering
-    except passed_on:
-        raise
-    except Exception:
-        return internal_error(method)
-
-
-def answer_now_or_500(
-    method: str,
-    passed_on: tuple[type[BaseException], ...],
-    call: Callable[[*Args], T],
-    *args: *Args,
-) -> T | Response:
-    """As `answer_or_500`, by a call that does not wait."""
-    try:
-        return call(*args)
-    except passed_on:
-        raise
-    except Exception:
-        return internal_error(method)

@@ -8,18 +8,14 @@ segments is a bucket, created on first use, and a single segment lies in the buc
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from streamd.http.protocol.messages import Response, error_response
-from streamd.process.diagnostics import FillLevel
 from streamd.streams.bounds import MAX_BUCKETED_BYTES
 from streamd.streams.keys import is_bucket_id, is_bucket_name, stream_key
 
 DEFAULT_BUCKET = b"_default"
-# First segments that the ops application answers.
-OPS_ROOTS = frozenset((b"healthz", b"readyz", b"metrics", b"cluster", b"auth", b"openapi.json"))
 # On the bucketed surface this name lists the bucket, so no stream there can have it.
 LISTING = b"streams"
 MAX_PATH_BYTES = 1024
@@ -82,10 +78,6 @@ class BatchRoute(NamedTuple):
     stream: StreamRoute
 
 
-class OpsRoute(NamedTuple):
-    """Anything that is neither a stream nor a bucket."""
-
-
 class BadPath(NamedTuple):
     """A path that names nothing, and the error that says why."""
 
@@ -97,7 +89,7 @@ class BadPath(NamedTuple):
         return error_response(self.status, self.code, self.message)
 
 
-Route = (
+Target = (
     StreamRoute
     | BucketsRoute
     | BucketRoute
@@ -106,11 +98,9 @@ Route = (
     | LatestSnapshotRoute
     | SnapshotRoute
     | BootstrapRoute
-    | OpsRoute
     | BadPath
 )
 
-_OPS = OpsRoute()
 _BUCKETS = BucketsRoute()
 NO_SUCH_ROUTE = BadPath(404, "NOT_FOUND", "no such route")
 INVALID_BUCKET_ID = BadPath(
@@ -121,7 +111,7 @@ RESERVED_STREAM = BadPath(
 )
 
 
-def bucket_of(route: Route) -> bytes | None:
+def bucket_of(route: Target) -> bytes | None:
     """The bucket of what a route names, by the name in its key."""
     match route:
         case StreamRoute():
@@ -130,28 +120,11 @@ def bucket_of(route: Route) -> bytes | None:
             return route.name
         case ListingRoute():
             return route.bucket
-        case BucketsRoute() | OpsRoute() | BadPath():
+        case BucketsRoute() | BadPath():
             return None
         case _:
             key = route.stream.key
     return key[: key.index(b"\0")]
-
-
-@lru_cache(maxsize=65_536)
-def _resolve_cached(path: bytes) -> Route:
-    return _resolve(path)
-
-
-def remembered_paths() -> FillLevel:
-    """How many paths are cached."""
-    _, _, limit, size = _resolve_cached.cache_info()
-    assert limit is not None
-    return FillLevel(size, limit)
-
-
-def resolve(path: bytes) -> Route:
-    """The resource that the raw path names. Short paths are cached: most requests repeat one."""
-    return _resolve_cached(path) if len(path) <= 200 else _resolve(path)
 
 
 def takes_pieces(path: bytes) -> bool:
@@ -159,7 +132,8 @@ def takes_pieces(path: bytes) -> bool:
     return isinstance(resolve(path), SnapshotRoute)
 
 
-def _resolve(path: bytes) -> Route:
+def resolve(path: bytes) -> Target | None:
+    """What the raw path names; None if it is neither on the surface of streams nor of buckets."""
     if not path.startswith(_V1):
         return _resolve_bucketed(path)
     if len(path) > MAX_PATH_BYTES:
@@ -191,12 +165,12 @@ def path_of(bucket: bytes, name: bytes) -> str:
     return f"{_V1.decode()}{quote(bucket, _PATH_CHARACTERS)}/{'/'.join(quoted)}"
 
 
-def _resolve_bucketed(path: bytes) -> Route:
+def _resolve_bucketed(path: bytes) -> Target | None:
     if path == b"/":
         return _BUCKETS
     raw_bucket, slash, rest = path[1:].partition(b"/")
-    if raw_bucket in OPS_ROOTS or not raw_bucket or path.startswith(b"/v1/"):
-        return _OPS
+    if not raw_bucket or path.startswith(b"/v1/"):
+        return None
     bucket = _decode(raw_bucket)
     if isinstance(bucket, BadPath):
         return bucket
@@ -214,7 +188,7 @@ def _resolve_bucketed(path: bytes) -> Route:
     return _below(stream, below)
 
 
-def _below(stream: StreamRoute, below: bytes) -> Route:
+def _below(stream: StreamRoute, below: bytes) -> Target:
     """The resource that the segments after a stream's name select."""
     resource, slash, rest = below.partition(b"/")
     if resource == b"append-batch" and not slash:

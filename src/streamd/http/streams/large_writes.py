@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from streamd.http.protocol import fields
 from streamd.http.protocol.messages import Request, Response
-from streamd.http.protocol.routing import BatchRoute, Route, StreamRoute
+from streamd.http.protocol.routing import BatchRoute, StreamRoute, Target
 from streamd.http.streams import batches, writes
 from streamd.http.streams.service import Service
 from streamd.http.streams.writes import Write
@@ -22,7 +22,7 @@ from streamd.streams.content import JSON_SEPARATOR, Records, is_json
 
 
 async def refusal_of_large_write(
-    service: Service, request: Request, route: Route
+    service: Service, request: Request, route: Target | None
 ) -> Response | None:
     """The answer to a write that is refused whatever its body is; None leaves it to the handler.
 
@@ -48,7 +48,7 @@ async def refusal_of_large_write(
     return write.answer(outcome) if outcome.result in quotas.REFUSALS else None
 
 
-def _least_write(request: Request, route: Route, length: int) -> Write | None:
+def _least_write(request: Request, route: Target | None, length: int) -> Write | None:
     """The write of a body of that length, with as few records and bytes as it can have."""
     raw_type = request.headers.get(CONTENT_TYPE.key)
     if not raw_type:

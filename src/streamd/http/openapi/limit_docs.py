@@ -1,15 +1,17 @@
-"""Routes for the administration of limits."""
+"""The administration of limits."""
 
 from __future__ import annotations
 
-from streamd.http.openapi.elements import Operation, Path, Reply, json_content, ref
+from typing import NamedTuple
+
+from streamd.http.openapi.elements import Operation, Reply, json_content, ref
 from streamd.http.openapi.errors import OUTSIDE
 
 _ASKED = ("503 UNAVAILABLE", *OUTSIDE)
 _NOT_FOUND = ("404 LIMITS_NOT_FOUND",)
 _LIMITS = json_content(ref("schemas", "LimitsBody"))
 
-_LIST = Operation(
+LIST = Operation(
     "listLimits",
     "All limits of buckets and identities",
     {
@@ -24,36 +26,35 @@ _LIST = Operation(
 )
 
 
-def _path(kinds: str, one: str) -> Path:
-    shown = Operation(
-        f"{one}Limits",
-        f"The limits that are set for {kinds} of this name",
-        {200: Reply("They are.", ("Vary?", "Content-Encoding?"), _LIMITS)},
-        (*_ASKED, *_NOT_FOUND),
-        ("Accept-Encoding",),
-    )
-    operations = {
-        "GET": shown,
-        "HEAD": shown.head(),
-        "PUT": Operation(
+class OfOneKind(NamedTuple):
+    """What can be done with the limits of one bucket or identity."""
+
+    show: Operation
+    set: Operation
+    clear: Operation
+
+
+def of_kind(kinds: str, one: str) -> OfOneKind:
+    """The operations for buckets or for identities, by plural and singular."""
+    return OfOneKind(
+        Operation(
+            f"{one}Limits",
+            f"The limits that are set for {kinds} of this name",
+            {200: Reply("They are.", ("Vary?", "Content-Encoding?"), _LIMITS)},
+            (*_ASKED, *_NOT_FOUND),
+            ("Accept-Encoding",),
+        ),
+        Operation(
             f"set{one.title()}Limits",
             "Set all limits at once; an empty object exempts from those of `*`",
             {200: Reply("They hold from now on.", ("Cache-Control",), _LIMITS)},
             ("400 INVALID_REQUEST", "409 TOO_MANY_LIMITS", *_ASKED, "503 OUTCOME_UNKNOWN"),
             body={"required": True, "content": _LIMITS},
         ),
-        "DELETE": Operation(
+        Operation(
             f"clear{one.title()}Limits",
             "Clear the limits; those of `*` apply then",
             {204: Reply("They are cleared.")},
             (*_ASKED, *_NOT_FOUND, "503 OUTCOME_UNKNOWN"),
         ),
-    }
-    return Path(f"/cluster/limits/{kinds}/{{name}}", "node", operations, ("name",), guarded=True)
-
-
-PATHS = (
-    Path("/cluster/limits", "node", {"GET": _LIST, "HEAD": _LIST.head()}, guarded=True),
-    _path("buckets", "bucket"),
-    _path("identities", "identity"),
-)
+    )

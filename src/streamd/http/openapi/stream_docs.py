@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.http.openapi.elements import Json, Operation, Path, Reply, json_content, ref
+from streamd.http.openapi.elements import Json, Operation, Reply, json_content, ref
 from streamd.http.openapi.errors import OUTSIDE
 from streamd.http.openapi.parameters import FRAMES, PRODUCER
 
@@ -61,7 +61,7 @@ _READ_QUERY = (
 _READ_ERRORS = ("400 INVALID_REQUEST", "400 INVALID_OFFSET", *FOUND, *COLD, *SERVER)
 _DUPLICATE = "or the producer's request was a duplicate"
 
-_CREATE = Operation(
+CREATE = Operation(
     "createStream",
     "Create a stream, or a fork of one",
     {
@@ -101,7 +101,7 @@ _CREATE = Operation(
     "Content-Type is the stream's, `application/octet-stream` by default; a fork inherits it. A "
     "body is the stream's first content.",
 )
-_APPEND = Operation(
+APPEND = Operation(
     "appendToStream",
     "Append, close, or both",
     {
@@ -119,7 +119,7 @@ _APPEND = Operation(
     _BODY,
     "An acknowledged append is on disk; in a cluster, on the disks of a majority.",
 )
-_READ = Operation(
+READ = Operation(
     "readStream",
     "Read a stream, and follow it live",
     {
@@ -160,7 +160,7 @@ _READ = Operation(
     ("410 STREAM_OFFSET_GONE", "503 TOO_MANY_READERS", *_READ_ERRORS),
     (*_READ_QUERY, "If-None-Match", "Accept-Encoding"),
 )
-_HEAD = Operation(
+HEAD = Operation(
     "describeStream",
     "Metadata of a stream",
     {
@@ -182,16 +182,15 @@ _HEAD = Operation(
     description="Unlike other reads it does not renew a sliding window. Of the query only "
     "`consistency` and `record` matter, but all of it is checked.",
 )
-_DELETE = Operation(
+DELETE = Operation(
     "deleteStream",
     "Delete a stream",
     {204: Reply("The stream was deleted; forks of it stay."), 307: ELSEWHERE},
     (*FOUND, *_CONDITION, *SERVER),
     ("If-Match",),
 )
-_STREAM = {"GET": _READ, "HEAD": _HEAD, "POST": _APPEND, "PUT": _CREATE, "DELETE": _DELETE}
 
-_BATCH = Operation(
+BATCH = Operation(
     "appendBatch",
     "Append several records in one step",
     {
@@ -223,16 +222,4 @@ _BATCH = Operation(
     {"required": True, "description": FRAMES, "content": _CONTENT},
     "Content-Type is that of the payloads. Each is stored as if it had been posted by itself, but "
     "all of them together or none.",
-)
-
-PATHS = (
-    Path("/v1/stream/{path}", "streams", _STREAM, ("path",), ("404 NOT_FOUND",), "AtPath"),
-    Path("/{bucket}/{stream}", "streams", _STREAM, ("bucket", "stream"), IN_BUCKET),
-    Path(
-        "/{bucket}/{stream}/append-batch",
-        "streams",
-        {"POST": _BATCH},
-        ("bucket", "stream"),
-        IN_BUCKET,
-    ),
 )

@@ -38,7 +38,7 @@ _APPENDS = frozenset(("stream", "batch"))
 _DAMAGED = "bytes in the cold store are damaged or missing; the node's log names the object"
 
 
-class PromptAnswers:
+class Dispatcher:
     """Begins requests that need no waiting, and counts all answers in `metrics`. It proposes by
     `submit`, to the group or to the process that has it."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from streamd.http.openapi.elements import Json, Operation, Path, Reply
-from streamd.http.openapi.stream_routes import COLD, ELSEWHERE, FOUND, IN_BUCKET, SERVER
+from streamd.http.openapi.elements import Json, Operation, Reply
+from streamd.http.openapi.stream_docs import COLD, ELSEWHERE, FOUND, SERVER
 
 _PLACE = (
     "Stream-Snapshot-Offset",
@@ -16,19 +16,19 @@ _BINARY: Json = {"schema": {"type": "string", "format": "binary"}}
 _ANYTHING: Json = {"*/*": {"schema": {}}}
 _FOUND = (*FOUND, "404 SNAPSHOT_NOT_FOUND", *SERVER)
 
-_LATEST = Operation(
+LATEST = Operation(
     "findLatestSnapshot",
     "Find the latest snapshot",
     {307: Reply("The address of the latest snapshot.", ("Location", *_PLACE))},
     _FOUND,
 )
-_READ = Operation(
+READ = Operation(
     "readSnapshot",
     "Read a snapshot",
     {200: Reply("The snapshot, with the content type it was published with.", _PLACE, _ANYTHING)},
     ("503 TOO_MANY_DOWNLOADS", *COLD, *_FOUND),
 )
-_PUBLISH = Operation(
+PUBLISH = Operation(
     "publishSnapshot",
     "Publish a snapshot, and trim the records that it replaces",
     {
@@ -61,13 +61,13 @@ _PUBLISH = Operation(
     description="From then on, reads before the snapshot's offset are answered 410. Appends go on "
     "meanwhile. The limit is `server.max_snapshot_bytes`, not `server.max_body_bytes`.",
 )
-_DELETE = Operation(
+DELETE = Operation(
     "deleteSnapshot",
     "Always refused: the stream needs its only snapshot",
     {307: ELSEWHERE},
     ("409 SNAPSHOT_IN_USE", *_FOUND),
 )
-_BOOTSTRAP = Operation(
+BOOTSTRAP = Operation(
     "bootstrap",
     "The snapshot and every message after it, in one response",
     {
@@ -80,31 +80,4 @@ _BOOTSTRAP = Operation(
     },
     ("400 INVALID_REQUEST", "503 TOO_MANY_DOWNLOADS", *FOUND, *COLD, *SERVER),
     description="It takes no query parameters but that of a signed URL.",
-)
-
-_STREAM = "/{bucket}/{stream}"
-_NAMES = ("bucket", "stream")
-
-PATHS = (
-    Path(
-        f"{_STREAM}/snapshot",
-        "snapshots",
-        {"GET": _LATEST, "HEAD": _LATEST.head()},
-        _NAMES,
-        IN_BUCKET,
-    ),
-    Path(
-        f"{_STREAM}/snapshot/{{snapshot}}",
-        "snapshots",
-        {"GET": _READ, "HEAD": _READ.head(), "PUT": _PUBLISH, "DELETE": _DELETE},
-        (*_NAMES, "snapshot"),
-        IN_BUCKET,
-    ),
-    Path(
-        f"{_STREAM}/bootstrap",
-        "snapshots",
-        {"GET": _BOOTSTRAP, "HEAD": _BOOTSTRAP.head()},
-        _NAMES,
-        IN_BUCKET,
-    ),
 )

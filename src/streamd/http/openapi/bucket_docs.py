@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from streamd.http.openapi.elements import Operation, Path, Reply, json_content, ref
+from streamd.http.openapi.elements import Operation, Reply, json_content, ref
 from streamd.http.openapi.errors import ACTS
-from streamd.http.openapi.stream_routes import ELSEWHERE, IN_BUCKET, SERVER
+from streamd.http.openapi.stream_docs import ELSEWHERE, SERVER
 
 _ERRORS = ("400 INVALID_REQUEST", "404 BUCKET_NOT_FOUND", *SERVER)
 _TOLD = ("Cache-Control", "Content-Encoding?", "Vary?")
 
-_LOOK = Operation(
+LOOK = Operation(
     "describeBucket",
     "Describe a bucket",
     {200: Reply("The bucket.", _TOLD, json_content(ref("schemas", "BucketBody")))},
     _ERRORS,
     ("consistency", "Accept-Encoding"),
 )
-_CREATE = Operation(
+CREATE = Operation(
     "createBucket",
     "Create a bucket",
     {201: Reply("The bucket was created.", ("Location",)), 307: ELSEWHERE},
     ("409 BUCKET_EXISTS", *SERVER, *ACTS),
 )
-_DELETE = Operation(
+DELETE = Operation(
     "deleteBucket",
     "Delete an empty bucket",
     {204: Reply("The bucket was deleted."), 307: ELSEWHERE},
     ("404 BUCKET_NOT_FOUND", "409 BUCKET_NOT_EMPTY", *SERVER, *ACTS),
 )
-_LIST = Operation(
+LIST = Operation(
     "listStreams",
     "List a bucket's streams",
     {
@@ -43,7 +43,7 @@ _LIST = Operation(
     description="While `has_more`, ask again with `next_cursor` as `after`.",
 )
 
-_LIST_BUCKETS = Operation(
+LIST_BUCKETS = Operation(
     "listBuckets",
     "List buckets",
     {
@@ -56,22 +56,4 @@ _LIST_BUCKETS = Operation(
     ("400 INVALID_REQUEST", *SERVER),
     ("prefix", "after", "limit", "consistency", "Accept-Encoding"),
     description="While `has_more`, ask again with `next_cursor` as `after`.",
-)
-
-PATHS = (
-    Path("/", "buckets", {"GET": _LIST_BUCKETS, "HEAD": _LIST_BUCKETS.head()}),
-    Path(
-        "/{bucket}",
-        "buckets",
-        {"GET": _LOOK, "HEAD": _LOOK.head(), "PUT": _CREATE, "DELETE": _DELETE},
-        ("bucket",),
-        ("400 INVALID_BUCKET_ID",),
-    ),
-    Path(
-        "/{bucket}/streams",
-        "buckets",
-        {"GET": _LIST, "HEAD": _LIST.head()},
-        ("bucket",),
-        IN_BUCKET,
-    ),
 )

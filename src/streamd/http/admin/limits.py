@@ -1,0 +1,88 @@
+"""The administration of limits."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+import msgspec
+from quart import Response, request
+
+from streamd.audit_trail.notes import note
+from streamd.group.proposals import Unavailable
+from streamd.http.admin.answers import Answer, error_answer
+from streamd.http.admin.operator import Operator
+from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody
+from streamd.streams.checks import fault
+from streamd.streams.commands import Result, SetLimits
+from streamd.streams.limits import MAX_ROWS, Kind
+
+_ENCODER = msgspec.json.Encoder()
+_FAULTS = {
+    "name": "the name is that of no bucket or identity",
+    "limits": "max_bytes, max_streams and max_stream_bytes are limits of buckets",
+}
+
+
+async def list_all(operator: Operator) -> Answer:
+    """All limits of buckets and identities."""
+    await operator.node.group.reads.catch_up()
+    return _json(AllLimitsBody(_bodies(operator, "bucket"), _bodies(operator, "identity")))
+
+
+def _bodies(operator: Operator, kind: Kind) -> dict[str, LimitsBody]:
+    rows = operator.node.group.state.limits.rows(kind)
+    return {name: LimitsBody.of(rows[name]) for name in sorted(rows)}
+
+
+async def show(operator: Operator, kind: Kind, name: str) -> Answer:
+    """The limits that are set for a name."""
+    name = unquote(name)
+    await operator.node.group.reads.catch_up()
+    found = operator.node.group.state.limits.get(kind, name)
+    return _not_found() if found is None else _json(LimitsBody.of(found))
+
+
+async def set_all(operator: Operator, kind: Kind, name: str) -> Answer:
+    """Set all limits of a bucket or an identity."""
+    body = msgspec.json.decode(await request.get_data(), type=LimitsBody)
+    note(limits=msgspec.to_builtins(body))
+    command = SetLimits(kind, unquote(name), body.limits())
+    wrong = fault(command)
+    if wrong is not None:
+        return error_answer("INVALID_REQUEST", _FAULTS[wrong], 400)
+    if not operator.node.may_have_limits():
+        raise Unavailable(
+            "a member of the cluster has not said that it understands limits: all must run "
+            "this release, and be connected, when the first limits are set"
+        )
+    if await _propose(operator, command) is Result.TOO_MANY_LIMITS:
+        return error_answer("TOO_MANY_LIMITS", f"{MAX_ROWS} have limits", 409)
+    return _json(body)
+
+
+async def clear(operator: Operator, kind: Kind, name: str) -> Answer:
+    """Clear the limits of a bucket or an identity."""
+    name = unquote(name)
+    await operator.node.group.reads.catch_up()
+    if operator.node.group.state.limits.get(kind, name) is None:
+        return _not_found()
+    if await _propose(operator, SetLimits(kind, name)) is not Result.DELETED:
+        return _not_found()
+    return Response(b""), 204
+
+
+async def _propose(operator: Operator, command: SetLimits) -> Result:
+    """The result, once this node knows it."""
+    outcome = await operator.node.group.writes.propose(command)
+    await operator.node.group.reads.catch_up()
+    return outcome.result
+
+
+def _json(body: msgspec.Struct) -> Answer:
+    response = Response(_ENCODER.encode(body), content_type="application/json")
+    response.headers["Cache-Control"] = "no-store"
+    return response, 200
+
+
+def _not_found() -> Answer:
+    return error_answer("LIMITS_NOT_FOUND", "no limits are set for this name", 404)

@@ -1,0 +1,172 @@
+"""The administration of tokens.
+
+A secret leaves the node once, in the answer that makes it.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TypeVar
+
+import msgspec
+from quart import Response, request
+
+from streamd.audit_trail.notes import note
+from streamd.auth import signed_urls, tokens
+from streamd.auth.scopes import parse_scopes
+from streamd.group.proposals import Unavailable
+from streamd.http.admin.answers import Answer, error_answer
+from streamd.http.admin.operator import Operator
+from streamd.http.admin.token_bodies import (
+    NewToken,
+    NewTokenBody,
+    Rotation,
+    TokenBody,
+    TokensBody,
+    body_of,
+)
+from streamd.streams.commands import CreateToken, Result, RevokeToken, RotateToken, TokenCommand
+from streamd.streams.tokens import MAX_TOKENS
+
+B = TypeVar("B")
+_ENCODER = msgspec.json.Encoder()
+
+
+async def list_all(operator: Operator) -> Answer:
+    """All tokens, without their secrets."""
+    await operator.node.group.reads.catch_up()
+    known, now_ms = operator.node.group.state.tokens, operator.node.group.now_ms()
+    shown = [body_of(token_id, token, now_ms) for token_id, token in known.items()]
+    return _json(TokensBody(sorted(shown, key=attrgetter("name"))), 200)
+
+
+async def show(operator: Operator, token: str) -> Answer:
+    """One token, by its id or name."""
+    token_id = await _find(operator, token)
+    shown = None if token_id is None else _shown(operator, token_id)
+    return _not_found() if shown is None else _json(shown, 200)
+
+
+async def create(operator: Operator) -> Answer:
+    """Make a token as the body asks for."""
+    asked = await _body(NewToken)
+    if not tokens.is_token_name(asked.name):
+        return error_answer(
+            "INVALID_REQUEST",
+            f"a name has 1 to {tokens.MAX_NAME_CHARACTERS} of A-Z a-z 0-9 . _ @ -, begins with "
+            "a letter or digit, and does not look like an id",
+            400,
+        )
+    parse_scopes(asked.scopes)
+    token_id = operator.random.getrandbits(63)
+    secret = tokens.mint(token_id, operator.random.randbytes(tokens.SECRET_BYTES))
+    note(
+        token=tokens.shown_id(token_id),
+        name=asked.name,
+        scopes=asked.scopes,
+        expires_in_s=asked.expires_in_s,
+    )
+    command = CreateToken(
+        token_id,
+        asked.name,
+        tokens.digest_of(secret.encode()),
+        asked.scopes,
+        _ms(asked.expires_in_s),
+        await _public_key_of(operator, secret),
+    )
+    if not operator.node.may_have_tokens():
+        raise Unavailable(
+            "a member of the cluster has not said that it understands tokens: all must run "
+            "this release, and be connected, when the first token is made"
+        )
+    match await _propose(operator, command):
+        case Result.CREATED:
+            return _made(operator, token_id, secret, 201)
+        case Result.TOKEN_EXISTS:
+            return error_answer("TOKEN_EXISTS", "a token has this name", 409)
+        case result:
+            assert result is Result.TOO_MANY_TOKENS, result
+            return error_answer("TOO_MANY_TOKENS", f"there are {MAX_TOKENS} tokens", 409)
+
+
+async def rotate(operator: Operator, token: str) -> Answer:
+    """Give a token another secret."""
+    asked = await _body(Rotation)
+    token_id = await _find(operator, token)
+    if token_id is None:
+        return _not_found()
+    note(overlap_s=asked.overlap_s, expires_in_s=asked.expires_in_s)
+    secret = tokens.mint(token_id, operator.random.randbytes(tokens.SECRET_BYTES))
+    command = RotateToken(
+        token_id,
+        tokens.digest_of(secret.encode()),
+        asked.overlap_s * 1000,
+        _ms(asked.expires_in_s),
+        await _public_key_of(operator, secret),
+    )
+    if await _propose(operator, command) is not Result.DONE:
+        return _not_found()
+    return _made(operator, token_id, secret, 200)
+
+
+async def revoke(operator: Operator, token: str) -> Answer:
+    """Revoke a token, by its id or name."""
+    token_id = await _find(operator, token)
+    if token_id is None or await _propose(operator, RevokeToken(token_id)) is not Result.DELETED:
+        return _not_found()
+    return Response(b""), 204
+
+
+async def _public_key_of(operator: Operator, secret: str) -> bytes:
+    """In a thread: the first one imports a library, which takes some 50 ms."""
+    return await operator.node.run_blocking(signed_urls.public_key_of, secret.encode())
+
+
+async def _find(operator: Operator, token: str) -> int | None:
+    """The id of a token by its id or name, as of now."""
+    await operator.node.group.reads.catch_up()
+    known = operator.node.group.state.tokens
+    token_id = tokens.parse_id(token)
+    if token_id is None:
+        token_id = known.id_of(token)
+    found = None if token_id is None else known.get(token_id)
+    if token_id is None or found is None:
+        return None
+    note(token=tokens.shown_id(token_id), name=found.name)
+    return token_id
+
+
+async def _propose(operator: Operator, command: TokenCommand) -> Result:
+    """The result, once this node knows it."""
+    outcome = await operator.node.group.writes.propose(command)
+    await operator.node.group.reads.catch_up()
+    return outcome.result
+
+
+def _made(operator: Operator, token_id: int, secret: str, status: int) -> Answer:
+    shown = _shown(operator, token_id)
+    return _not_found() if shown is None else _json(NewTokenBody(secret, shown), status)
+
+
+def _shown(operator: Operator, token_id: int) -> TokenBody | None:
+    token = operator.node.group.state.tokens.get(token_id)
+    # Another request may have revoked it since.
+    return None if token is None else body_of(token_id, token, operator.node.group.now_ms())
+
+
+async def _body(kind: type[B]) -> B:
+    return msgspec.json.decode(await request.get_data() or b"{}", type=kind)
+
+
+def _ms(seconds: int | None) -> int | None:
+    return None if seconds is None else seconds * 1000
+
+
+def _json(body: msgspec.Struct, status: int) -> Answer:
+    response = Response(_ENCODER.encode(body), content_type="application/json")
+    response.headers["Cache-Control"] = "no-store"
+    return response, status
+
+
+def _not_found() -> Answer:
+    return error_answer("TOKEN_NOT_FOUND", "no token has this id or name", 404)
