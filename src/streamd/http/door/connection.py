@@ -22,10 +22,11 @@ from streamd.http.protocol.messages import (
     Request,
     Response,
     Seat,
+    error_response,
 )
+from streamd.http.protocol.refusals import answer_to
 from streamd.http.protocol.wire import (
     PREFACE_HEAD,
-    RequestRejected,
     answer_parts,
     take_head,
 )
@@ -33,6 +34,7 @@ from streamd.http.sockets import incoming
 from streamd.http.sockets.incoming import WholeBody
 from streamd.http.sockets.outgoing import UNCOUNTED_BYTES
 from streamd.http.sockets.transports import RECEIVE_BYTES, SocketTransport, Transport
+from streamd.protocol.problems import Problem, ProblemError
 
 if TYPE_CHECKING:
     from streamd.http.door.connection_task import ConnectionTask
@@ -92,14 +94,14 @@ class Connection:
         elif self.task is not None and waited_ms > _LENT_MS and self.phase is _IDLE:
             self.task.give_back()
         elif self.phase is _HEAD and waited_ms > config.header_timeout_ms:
-            self.end(incoming.head_too_slow())
+            self.end(error_response(Problem.HEADER_TIMEOUT))
         elif self.phase is _BODY:
             assert self.body is not None
             if not self.body.keeps_up(now - self.since):
-                self.end(incoming.too_slow())
+                self.end(error_response(Problem.BODY_TIMEOUT))
             self.since = now
 
-    def end(self, refusal: RequestRejected | None = None) -> None:
+    def end(self, refusal: Response | None = None) -> None:
         """End the connection, which waits for its client, with an answer if there is a refusal."""
         if self.task is not None:
             self.task.end(refusal)
@@ -157,15 +159,15 @@ class Connection:
                 return lambda task: task.speak_http2(raw)
             head = self.door.heads.parse(raw)
             body = self.whole_body(head)
-        except RequestRejected as rejected:
-            refused = rejected  # The other name ends with this block.
+        except ProblemError as error:
+            refused = answer_to(error)
             return lambda task: task.refuse(refused)
         if body is None:
             return lambda task: task.serve_rest(head)
         return self._begin(head, self.request(head, body))
 
     def _receive_head(self) -> bytes | None:
-        """Receive once; the head, if that completes it. Raises `RequestRejected`."""
+        """Receive once; the head, if that completes it. Raises `ProblemError`."""
         assert isinstance(self.transport, SocketTransport)
         data = self.transport.receive_now()
         if not data:
@@ -292,7 +294,7 @@ class Connection:
         self.door.metrics.bytes_in += len(data)
 
     def take_head(self) -> bytes | None:
-        """The next request's head, or None if that has not come whole. Raises `RequestRejected`."""
+        """The next request's head, or None if that has not come whole. Raises `ProblemError`."""
         if not self.buffer:
             return None
         head = take_head(self.buffer, self._searched, self.door.config.max_header_bytes)
@@ -302,7 +304,7 @@ class Connection:
         return head
 
     def whole_body(self, head: Head) -> bytes | None:
-        """The body, or None if it comes in pieces or has not come whole. Raises `RequestRejected`
+        """The body, or None if it comes in pieces or has not come whole. Raises `ProblemError`
         for one that is too large."""
         length = head.fields.content_length
         if length is None or self.comes_in_pieces(head):

@@ -24,11 +24,12 @@ from streamd.http.protocol.messages import (
     Request,
     Response,
 )
-from streamd.http.protocol.wire import CONTINUE, RequestRejected, live_head
-from streamd.http.sockets import incoming
-from streamd.http.sockets.incoming import Pace, WholeBody, WireBody
+from streamd.http.protocol.refusals import answer_to
+from streamd.http.protocol.wire import CONTINUE, live_head
+from streamd.http.sockets.incoming import Pace, WholeBody, WireBody, check_head
 from streamd.http.sockets.outgoing import FULL, UNCOUNTED_BYTES, OutgoingFull
 from streamd.http.sockets.transports import SocketTransport
+from streamd.protocol.problems import ProblemError
 
 if TYPE_CHECKING:
     from streamd.http.door.front_door import FrontDoor
@@ -42,7 +43,7 @@ class ConnectionTask:
         self._door = door
         self._transport = connection.transport
         self._rest: Rest | None = rest
-        self._refusal: RequestRejected | None = None
+        self._refusal: Response | None = None
         self._ends = False
         self._is_lent = False  # It waits for a request, as the reactor could.
         self._scope = trio.CancelScope()
@@ -57,7 +58,7 @@ class ConnectionTask:
         if self._is_lent:
             self._scope.cancel()
 
-    def end(self, refusal: RequestRejected | None = None) -> None:
+    def end(self, refusal: Response | None = None) -> None:
         """End the connection, which waits for its client, with an answer if there is a refusal."""
         self._refusal = refusal
         self._ends = True
@@ -74,8 +75,8 @@ class ConnectionTask:
                         if self.connection in self._door.parked:
                             break
                         self._rest = await self._next_rest()
-            except RequestRejected as refused:
-                self._refusal = refused
+            except ProblemError as error:
+                self._refusal = answer_to(error)
             if self._refusal is not None:
                 return await self.refuse(self._refusal)
         except ClientGone:
@@ -119,7 +120,7 @@ class ConnectionTask:
         return False
 
     async def _serve_one(self) -> bool:
-        """Serve one request. Returns whether another may follow. Raises `RequestRejected`."""
+        """Serve one request. Returns whether another may follow. Raises `ProblemError`."""
         while (raw := self.connection.take_head()) is None:
             if not await self._receive():
                 return False
@@ -134,7 +135,8 @@ class ConnectionTask:
             return await self.serve(head, connection.request(head, body))
         request = connection.request(head, b"")
         connection.enter(Phase.BUSY)
-        await incoming.check_head(self._door.application, request)
+        if refused := await check_head(self._door.application, request):
+            return await self.refuse(refused)
         if connection.comes_in_pieces(head):
             return await self._serve_pieces(head, request)
         request.body = await self._receive_body(head, request)
@@ -227,12 +229,12 @@ class ConnectionTask:
     async def send_continue(self) -> None:
         await self._transport.send((CONTINUE,))
 
-    async def refuse(self, refused: RequestRejected) -> bool:
+    async def refuse(self, response: Response) -> bool:
         """Send the error, then close so that the client can still read it."""
         self.connection.enter(Phase.BUSY)
         self.connection.held.release()
         self.connection.buffer.clear()
-        await self._send(*self.connection.parts(refused.response, None, keep_alive=False))
+        await self._send(*self.connection.parts(response, None, keep_alive=False))
         self._door.may_give_way(self.connection)
         await self._transport.linger()
         return False

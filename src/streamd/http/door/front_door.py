@@ -36,12 +36,12 @@ from streamd.http.protocol.messages import (
     ClientGone,
     Seat,
 )
-from streamd.http.protocol.wire import RequestRejected
 from streamd.http.sockets.outgoing import Outgoing
 from streamd.http.sockets.shares import Shares
 from streamd.http.sockets.transports import SocketTransport, StreamTransport, Transport
 from streamd.process.addresses import is_loopback_client
 from streamd.process.metrics import Metrics
+from streamd.protocol.problems import ProblemError
 
 _SWEEP_INTERVAL_S = 1.0
 
@@ -89,7 +89,7 @@ class FrontDoor:
         self.application = application
         self.config = config
         self.metrics = metrics
-        self.guard = BugGuard(fatal, ClientGone, RequestRejected)
+        self.guard = BugGuard(fatal, ClientGone, ProblemError)
         self.http2 = http2
         self.connections: set[Connection] = set()
         self.newcomers = Newcomers()
