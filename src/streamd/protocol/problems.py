@@ -1,7 +1,7 @@
 """Every error of the HTTP interface: the one table of statuses, codes and texts.
 
-The server answers with these, the OpenAPI document and the table in docs/api.md list them, and the
-client finds its exceptions by their codes. Codes and statuses are promises; the texts may change.
+The server answers with these, the OpenAPI document and docs/errors.md list them, and the client
+finds its exceptions by their codes. Codes and statuses are promises; the texts may change.
 """
 
 from __future__ import annotations
