@@ -462,8 +462,8 @@ def _told(found: object) -> str:
 # All of streamd that may come with the client: pure parts, without the server.
 SHARED = {
     "streamd", "streamd.process", "streamd.process.redaction", "streamd.protocol",
-    "streamd.protocol.headers", "streamd.streams", "streamd.streams.bounds",
-    "streamd.streams.content", "streamd.streams.keys",
+    "streamd.protocol.headers", "streamd.protocol.problems", "streamd.streams",
+    "streamd.streams.bounds", "streamd.streams.content", "streamd.streams.keys",
 }  # fmt: skip
 _IMPORTS = "import sys, streamd.client; print('\\n'.join(sys.modules))"
 

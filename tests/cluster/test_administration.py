@@ -16,7 +16,6 @@ from streamd import __version__
 from streamd.cluster.administration import (
     Add,
     AdminCommand,
-    AdminRefused,
     Promote,
     Remove,
     Transfer,
@@ -24,6 +23,7 @@ from streamd.cluster.administration import (
 from streamd.cluster.cluster import Cluster
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.node import status
+from streamd.protocol.problems import ProblemError
 from streamd.raft.messages import Configuration
 from streamd.streams.codec import LOG_FORMAT
 from streamd.transport import Hello, Limits
@@ -119,8 +119,8 @@ def test_a_command_that_times_out_in_the_queue_is_unavailable(play: Play) -> Non
         async def ask(what: AdminCommand) -> None:
             try:
                 await have(leader, what)
-            except AdminRefused as error:
-                answers.append(error.code)
+            except ProblemError as error:
+                answers.append(error.problem.code)
             except Unavailable:
                 answers.append("UNAVAILABLE")
 
@@ -240,7 +240,7 @@ def test_addresses_that_do_not_answer_block_no_later_command(play: Play) -> None
     async def scenario(machines: Machines) -> None:
         leader, _, _ = await all_ready(machines)
         for number in range(Limits().max_routes):
-            with pytest.raises(AdminRefused, match="no node"):
+            with pytest.raises(ProblemError, match="no node"):
                 await have(leader, Add(address_of(100 + number)))
         fourth = newcomer(machines)
         answer = await have(leader, Add(address_of(fourth.node_id)))
@@ -289,7 +289,7 @@ def test_a_removed_member_that_is_still_connected_is_refused_for_its_data(play: 
         await wait_until(lambda: fourth.is_ready)
         await have(leader, Remove(fourth.node_id))
         assert fourth.node_id in connected(leader)
-        with pytest.raises(AdminRefused, match="has data already"):
+        with pytest.raises(ProblemError, match="has data already"):
             await have(leader, Add(address_of(fourth.node_id)))
 
     play(scenario)
@@ -358,13 +358,13 @@ def test_a_node_that_does_not_understand_the_log_is_not_added(
         fourth, fifth = newcomer(machines, 4), newcomer(machines, 5)
         await wait_until(lambda: fourth.running is not None and fifth.running is not None)
         for asked in (leader, second):
-            with pytest.raises(AdminRefused) as refusal:
+            with pytest.raises(ProblemError) as refusal:
                 await have(asked, Add(address_of(4)))
-            assert refusal.value.code == "RELEASE_TOO_OLD"
+            assert refusal.value.problem.code == "RELEASE_TOO_OLD"
             assert "node 4 runs an earlier release of streamd" in str(refusal.value)
             assert "it lacks sessions between nodes, tokens, limits" in str(refusal.value)
             assert f"node {leader.node_id} runs {__version__}" in str(refusal.value)
-        with pytest.raises(AdminRefused, match=r"node 5 runs 0\.1\.9 of streamd"):
+        with pytest.raises(ProblemError, match=r"node 5 runs 0\.1\.9 of streamd"):
             await have(leader, Add(address_of(5)))
         assert configuration(leader).members() == {1, 2, 3}
 
@@ -388,9 +388,9 @@ def test_a_learner_that_came_back_with_an_earlier_release_is_not_promoted(
         log_formats[4] = 0
         machines.start(fourth)
         await wait_until(lambda: fourth.running is not None and fourth.is_ready)
-        with pytest.raises(AdminRefused) as refusal:
+        with pytest.raises(ProblemError) as refusal:
             await have(leader, Promote(4))
-        assert refusal.value.code == "RELEASE_TOO_OLD"
+        assert refusal.value.problem.code == "RELEASE_TOO_OLD"
         assert configuration(leader).learners == (4,)
 
     play(scenario)
@@ -448,7 +448,7 @@ def test_until_the_last_member_is_upgraded_its_release_may_still_be_added(
         log_formats[6] = 0
         sixth = newcomer(machines, 6)
         await wait_until(lambda: sixth.running is not None)
-        with pytest.raises(AdminRefused, match="it lacks sessions"):
+        with pytest.raises(ProblemError, match="it lacks sessions"):
             await have(leader, Add(address_of(6)))
         await have(leader, Add(address_of(5)))
 

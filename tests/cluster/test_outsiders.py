@@ -37,7 +37,7 @@ async def refused_at_once(machine: Machine) -> NotAMember:
     with pytest.raises(NotAMember) as of_command:
         await have(machine, Transfer())
     assert trio.current_time() == began
-    assert len({of_write.value.code, of_read.value.code, of_command.value.code}) == 1
+    assert len({of_write.value.problem, of_read.value.problem, of_command.value.problem}) == 1
     assert status.report(machine.node)["advice"] == str(of_write.value)
     return of_write.value
 
@@ -53,7 +53,7 @@ def test_a_removed_node_names_the_members(play: Play) -> None:
         await have(leader, Remove(third.node_id))
         await wait_until(lambda: not third.node.group.view.leader_id)
         told = await refused_at_once(third)
-        assert told.code == "NODE_REMOVED"
+        assert told.problem.code == "NODE_REMOVED"
         members = sorted({1, 2, 3} - {third.node_id})
         assert f"whose members are {members[0]}, {members[1]}: ask one of them" in str(told)
         assert "never use its id again" in str(told)
@@ -61,7 +61,7 @@ def test_a_removed_node_names_the_members(play: Play) -> None:
         await third.kill()
         machines.start(third)
         await wait_until(lambda: third.running is not None)
-        assert (await refused_at_once(third)).code == "NODE_REMOVED"
+        assert (await refused_at_once(third)).problem.code == "NODE_REMOVED"
 
     play(scenario)
 
@@ -72,7 +72,7 @@ def test_a_node_that_waits_to_be_added_says_with_which_command(play: Play) -> No
         fourth = newcomer(machines)
         await wait_until(lambda: fourth.running is not None)
         told = await refused_at_once(fourth)
-        assert told.code == "NODE_NOT_ADDED"
+        assert told.problem.code == "NODE_NOT_ADDED"
         assert f"`streamd cluster add {address_of(4)}` at a member" in str(told)
         assert membership(fourth) == "waiting"
         await have(leader, Add(address_of(4)))
@@ -91,7 +91,7 @@ def test_a_member_that_came_back_without_its_data_says_what_to_do(play: Play) ->
         machines.start(third)
         await wait_until(lambda: third.running is not None and membership(third) != "waiting")
         told = await refused_at_once(third)
-        assert told.code == "NODE_DATA_LOST"
+        assert told.problem.code == "NODE_DATA_LOST"
         assert "its data directory is empty" in str(told)
         assert "never use its id again" in str(told)
         assert membership(third) == "data lost"

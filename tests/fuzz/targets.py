@@ -12,10 +12,9 @@ from streamd.auth.jwks import parse_keys
 from streamd.auth.jwt import Refused, UnknownKey, verify
 from streamd.auth.scopes import ScopeError, Scopes, parse_scope
 from streamd.http.protocol import fields
-from streamd.http.protocol.fields import BadRequest
 from streamd.http.protocol.heads import HeadParser
 from streamd.http.protocol.routing import BadPath, StreamRoute, path_of, resolve
-from streamd.http.protocol.wire import RequestRejected
+from streamd.protocol.problems import ProblemError
 from tests.auth.provider import NOW_MS, POLICY, claims, key_set, signing_key
 
 _KEY = signing_key("one")
@@ -103,7 +102,7 @@ def head(data: bytes) -> None:
     parser = HeadParser(100)
     try:
         parsed = parser.parse(data)
-    except RequestRejected:
+    except ProblemError:
         return
     headers = parsed.fields.headers
     assert not (b"content-length" in headers and b"transfer-encoding" in headers)
@@ -145,11 +144,11 @@ def header(data: bytes) -> None:
         fields.fork_source,
         lambda given: fields.create_settings(given, None),
     ):
-        with suppress(BadRequest):
+        with suppress(ProblemError):
             parse(values)
-    with suppress(BadRequest):
+    with suppress(ProblemError):
         fields.read_query(data)
-    with suppress(BadRequest):
+    with suppress(ProblemError):
         fields.snapshot_offset(data)
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio.testing
 
 from streamd.http.protocol.heads import Head
-from streamd.http.protocol.wire import RequestRejected
+from streamd.protocol.problems import ProblemError
 from tests.http.serving import serving, until
 from tests.http.test_reactor import APPEND, CREATE, HEALTH, READ, exchange
 
@@ -49,7 +49,7 @@ async def test_a_refused_request_is_freed_without_the_garbage_collector(
             assert (await client.read_response()).status in (400, 413)
             client.finish_sending()
             await until(lambda: server.connections == 0)
-            rejections = [one for one in gc.get_objects() if isinstance(one, RequestRejected)]
+            rejections = [one for one in gc.get_objects() if isinstance(one, ProblemError)]
     finally:
         gc.enable()
     assert not rejections

@@ -16,19 +16,16 @@ from typing import Any, get_args
 
 import jsonschema_rs
 
-from streamd.group.proposals import Unavailable
-from streamd.http.admin.cluster import STATUS
 from streamd.http.ops import create_ops_app
 from streamd.http.protocol.routing import BadPath, Target
 from streamd.http.router import describe, find
 from streamd.node.leader_operations import LeaderOperations
 from streamd.process.metrics import Metrics
 from streamd.protocol import headers as table
+from streamd.protocol.problems import Problem
 from tests.http.serving import serving
 
 HTTP = Path(__file__).parents[2] / "src" / "streamd" / "http"
-ADMINISTRATION = HTTP.parent / "cluster" / "administration.py"
-OUTSIDERS = HTTP.parent / "cluster" / "outsiders.py"
 DOCUMENT = describe()
 METHODS = {"get", "head", "post", "put", "delete", "options", "patch", "trace"}
 # What frames a request, rather than being a parameter of it; OpenAPI has other places for those.
@@ -102,33 +99,17 @@ def trees() -> Iterator[ast.AST]:
         yield ast.parse(path.read_text())
 
 
-def calls(tree: ast.AST) -> Iterator[tuple[str, list[Any]]]:
-    """Each call: the function's last name, and its arguments where they are literal."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            name = node.func.id if isinstance(node.func, ast.Name) else ""
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else name
-            yield name, [getattr(arg, "value", None) for arg in node.args]
-
-
-def raised_errors() -> set[tuple[int, str]]:
-    """Status and code of each error that is spelled out anywhere in the code."""
-    found: set[tuple[int, str]] = set()
-    for tree in trees():
-        for name, given in calls(tree):
-            if name in ("error_response", "BadPath", "RequestRejected"):
-                found.add((given[0], given[1]))
-            elif name == "BadRequest":
-                found.add((given[2] if len(given) > 2 else 400, given[0]))
-            elif name == "error_answer":
-                found.add((given[2], given[0]))
-    for name, given in calls(ast.parse(ADMINISTRATION.read_text())):
-        if name == "AdminRefused":
-            found.add((STATUS.get(given[0], 409), given[0]))
-    for name, given in calls(ast.parse(OUTSIDERS.read_text())):
-        if name == "Outsider":
-            found.add((503, given[0]))
-    return {error for error in found if isinstance(error[0], int) and isinstance(error[1], str)}
+def used_problems() -> set[str]:
+    """The names of all problems that some module of the server uses."""
+    return {
+        node.attr
+        for path in HTTP.parent.rglob("*.py")
+        if not path.is_relative_to(HTTP / "openapi") and path.parts[-2] != "client"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == Problem.__name__
+    }
 
 
 def byte_keys_of(*names: str) -> set[str]:
@@ -163,6 +144,7 @@ def sent_headers() -> set[str]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, bytes):
                 found |= {name.decode().lower() for name in line.findall(node.value)}
+    found |= {name.lower() for problem in Problem for name in problem.headers}
     return found - FRAMING - {"date", "event"}
 
 
@@ -195,9 +177,9 @@ async def test_every_route_of_the_operations_app_is_a_path(tmp_path: Path) -> No
     assert documented == served
 
 
-def test_every_error_is_documented_with_its_status() -> None:
-    by_other_means = {(503, Unavailable.code)}
-    assert documented_errors() == raised_errors() | by_other_means
+def test_every_problem_is_met_and_documented_with_its_status() -> None:
+    assert {problem.name for problem in Problem} <= used_problems()
+    assert documented_errors() == {(problem.status, problem.code) for problem in Problem}
 
 
 def test_every_request_header_that_is_read_is_documented() -> None:

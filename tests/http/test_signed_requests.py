@@ -13,9 +13,9 @@ from streamd.auth import signed_urls, tokens
 from streamd.auth.signed_urls import METHODS, Grant
 from streamd.config.settings import AuthConfig
 from streamd.http.access.authority import Authority
-from streamd.http.protocol.fields import BadRequest
 from streamd.http.protocol.messages import Channel, Request
 from streamd.http.router import find
+from streamd.protocol.problems import ProblemError
 from streamd.streams.commands import CreateToken, RotateToken
 from tests.streams.driver import Driver
 
@@ -144,8 +144,8 @@ def outcome(request: Asked, value: bytes) -> str:
             lambda: resource.scopes(request.method, target, headers),
             takes_signed=not resource.is_operation,
         )
-    except BadRequest as error:
-        return error.code
+    except ProblemError as error:
+        return error.problem.code
     return ""
 
 

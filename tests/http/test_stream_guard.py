@@ -10,8 +10,8 @@ import pytest
 
 from streamd.config.settings import ServerConfig
 from streamd.http.access.stream_guard import StreamGuard
-from streamd.http.protocol.fields import BadRequest
 from streamd.http.protocol.messages import Channel, Request
+from streamd.protocol.problems import ProblemError
 from tests.http.serving import PATIENCE_S
 from tests.support.server_process import ServerProcess
 
@@ -55,8 +55,8 @@ class Node(NamedTuple):
             try:
                 guard.check(request)
                 codes.add(None)
-            except BadRequest as error:
-                codes.add(error.code)
+            except ProblemError as error:
+                codes.add(error.problem.code)
         (code,) = codes
         return code
 

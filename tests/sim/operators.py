@@ -11,13 +11,13 @@ import trio
 from streamd.cluster.administration import (
     Add,
     AdminCommand,
-    AdminRefused,
     Promote,
     Remove,
     Transfer,
 )
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.node.node import Node
+from streamd.protocol.problems import ProblemError
 from tests.sim.host import ConnectionLost, Host, NotThere
 from tests.sim.network import address_of
 
@@ -100,8 +100,8 @@ class Operator:
             try:
                 await host.ask(partial(_perform, command))
                 return True
-            except AdminRefused as error:
-                self._counted[f"operators refused: {error.code}"] += 1
+            except ProblemError as error:
+                self._counted[f"operators refused: {error.problem.code}"] += 1
             except (Unavailable, OutcomeUnknown, NotThere, ConnectionLost):
                 self._counted["operators not answered"] += 1
         return False

@@ -12,6 +12,7 @@ from streamd.protocol.headers import (
     STREAM_CLOSED,
     STREAM_EARLIEST_OFFSET,
 )
+from streamd.protocol.problems import Problem
 
 NOT_OURS = "the answer is not streamd's"
 _MAX_DIGITS = 19  # of 64 bits
@@ -195,27 +196,28 @@ class TooManyRequests(Unavailable):
     """The client exceeds its rate."""
 
 
-_BY_CODE: dict[str, type[StreamdError]] = {
-    "STREAM_NOT_FOUND": StreamNotFound,
-    "BUCKET_NOT_FOUND": BucketNotFound,
-    "SNAPSHOT_NOT_FOUND": SnapshotNotFound,
-    "STREAM_GONE": StreamGone,
-    "STREAM_OFFSET_GONE": OffsetGone,
-    "STREAM_CLOSED": StreamClosed,
-    "STREAM_EXISTS": AlreadyExists,
-    "BUCKET_EXISTS": AlreadyExists,
-    "SNAPSHOT_EXISTS": AlreadyExists,
-    "BUCKET_NOT_EMPTY": BucketNotEmpty,
-    "CONTENT_TYPE_MISMATCH": ContentTypeMismatch,
-    "SEQUENCE_CONFLICT": SequenceConflict,
-    "SEQUENCE_GAP": SequenceGap,
-    "STALE_EPOCH": ProducerFenced,
-    "QUOTA_EXCEEDED": QuotaExceeded,
-    "TOO_MANY_STREAMS": QuotaExceeded,
-    "TOO_MANY_PRODUCERS": QuotaExceeded,
-    "OUTCOME_UNKNOWN": OutcomeUnknown,
-    "NO_ANSWER": Refused,  # of a node that is to join: a 502 of no proxy
+_BY_PROBLEM: dict[Problem, type[StreamdError]] = {
+    Problem.STREAM_NOT_FOUND: StreamNotFound,
+    Problem.BUCKET_NOT_FOUND: BucketNotFound,
+    Problem.SNAPSHOT_NOT_FOUND: SnapshotNotFound,
+    Problem.STREAM_GONE: StreamGone,
+    Problem.STREAM_OFFSET_GONE: OffsetGone,
+    Problem.STREAM_CLOSED: StreamClosed,
+    Problem.STREAM_EXISTS: AlreadyExists,
+    Problem.BUCKET_EXISTS: AlreadyExists,
+    Problem.SNAPSHOT_EXISTS: AlreadyExists,
+    Problem.BUCKET_NOT_EMPTY: BucketNotEmpty,
+    Problem.CONTENT_TYPE_MISMATCH: ContentTypeMismatch,
+    Problem.SEQUENCE_CONFLICT: SequenceConflict,
+    Problem.SEQUENCE_GAP: SequenceGap,
+    Problem.STALE_EPOCH: ProducerFenced,
+    Problem.QUOTA_EXCEEDED: QuotaExceeded,
+    Problem.TOO_MANY_STREAMS: QuotaExceeded,
+    Problem.TOO_MANY_PRODUCERS: QuotaExceeded,
+    Problem.OUTCOME_UNKNOWN: OutcomeUnknown,
+    Problem.NO_ANSWER: Refused,  # of a node that is to join: a 502 of no proxy
 }
+_BY_CODE = {problem.code: kind for problem, kind in _BY_PROBLEM.items()}
 _BY_STATUS: dict[int, type[StreamdError]] = {
     400: InvalidRequest,
     401: NotAuthenticated,

@@ -19,6 +19,7 @@ from streamd.cluster.cluster import Cluster
 from streamd.group.group import Group
 from streamd.group.log_formats import LogFormats, lacking
 from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.protocol.problems import Problem, ProblemError
 from streamd.raft.core import (
     ChangeInProgress,
     InvalidConfiguration,
@@ -45,14 +46,6 @@ _SILENT_TICKS = 5
 
 # The limit of the configuration, and small enough for a command between nodes.
 NodeId = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
-
-
-class AdminRefused(Exception):
-    """An admin command cannot be carried out as asked."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class Add(msgspec.Struct, frozen=True, tag="add"):
@@ -107,7 +100,7 @@ class Administration:
     async def perform(self, command: AdminCommand) -> dict[str, Any]:
         """Carry out a command, here or at the leader; returns leader and members afterwards.
 
-        Raises `AdminRefused`, `Unavailable` when no leader takes it in time, `OutcomeUnknown`.
+        Raises `ProblemError`, `Unavailable` when no leader takes it in time, `OutcomeUnknown`.
         """
         ends_at = trio.current_time() + _CHANGE_TIMEOUT_S
         self._group.admission.must_be_member()
@@ -133,15 +126,17 @@ class Administration:
         payload = await self._cluster.ask_to_administer(leader_id, _ENCODER.encode(command))
         reply = _REPLY.decode(payload)
         if reply.code is not None:
-            raise AdminRefused(reply.code, reply.message)
+            # A later release may have codes of its own.
+            problem = Problem.__members__.get(reply.code, Problem.INVALID_CONFIGURATION)
+            raise problem.error(reply.message)
         return reply.result
 
     async def administer(self, payload: bytes) -> bytes:
         """Carry out an encoded command that another node passed on. Raises `Unavailable`."""
         try:
             return _ENCODER.encode(_Reply(await self._carry_out(_ADMIN_COMMAND.decode(payload))))
-        except AdminRefused as error:
-            return _ENCODER.encode(_Reply(code=error.code, message=str(error)))
+        except ProblemError as error:
+            return _ENCODER.encode(_Reply(code=error.problem.code, message=str(error)))
 
     async def _carry_out(self, command: AdminCommand) -> dict[str, Any]:
         async with self._one_at_a_time:
@@ -167,7 +162,7 @@ class Administration:
     async def _add(self, address: str) -> None:
         hello = await self._cluster.meet(address, _MEET_TIMEOUT_S)
         if hello is None:
-            raise AdminRefused("NO_ANSWER", f"no node of this cluster's name answers at {address}")
+            raise Problem.NO_ANSWER.error(f"no node of this cluster's name answers at {address}")
         self._with_learner(self._group.view.configuration, hello)
         _must_be_empty(hello)
         try:
@@ -177,27 +172,24 @@ class Administration:
             transport_errors.OutcomeUnknown,
             transport_errors.RequestRefused,
         ) as error:
-            raise AdminRefused(
-                "NOT_JOINED", f"node {hello.node_id} did not join: {error}"
-            ) from error
+            raise Problem.NOT_JOINED.error(f"node {hello.node_id} did not join: {error}") from error
         # The introduction at its connection is out of date if the node was a member in between.
         _must_be_empty(now)
         await self._change(lambda current: self._with_learner(current, hello))
 
     def _with_learner(self, current: Configuration, newcomer: Hello) -> Configuration:
-        """Raises `AdminRefused` for a node that is a member already, or is too old."""
+        """Raises `ProblemError` for a node that is a member already, or is too old."""
         target = _with_learner(current, newcomer)
         self._must_understand(newcomer.node_id, newcomer.log_format)
         return target
 
     def _must_understand(self, node_id: int, log_format: int | None) -> None:
-        """Raises `AdminRefused` for a node that could not read the log. 0.1.0 would even end
+        """Raises `ProblemError` for a node that could not read the log. 0.1.0 would even end
         on its first unknown command."""
         needed = self._formats.needed
         if log_format is not None and log_format < needed:
             own = f"node {self._group.view.node_id} runs {__version__}"
-            raise AdminRefused(
-                "RELEASE_TOO_OLD",
+            raise Problem.RELEASE_TOO_OLD.error(
                 f"node {node_id} runs {self._release_of(node_id)} of streamd, which does not "
                 f"understand this cluster's log: it lacks {lacking(log_format, needed)}. Run the "
                 f"members' release on it ({own}), with an empty data directory",
@@ -210,12 +202,12 @@ class Administration:
     async def _promote(self, node_id: int, replacing: int | None) -> None:
         def promoted(current: Configuration) -> Configuration:
             if node_id not in current.learners:
-                raise AdminRefused("NOT_A_LEARNER", f"node {node_id} is not a learner")
+                raise Problem.NOT_A_LEARNER.error(f"node {node_id} is not a learner")
             if replacing is not None and replacing not in current.voters:
-                raise AdminRefused("NOT_A_VOTER", f"node {replacing} is not a voter")
+                raise Problem.NOT_A_VOTER.error(f"node {replacing} is not a voter")
             lag = self._group.view.last_index - self._group.view.peers()[node_id].match_index
             if lag > _CAUGHT_UP_ENTRIES:
-                raise AdminRefused("NOT_CAUGHT_UP", f"node {node_id} lags by {lag} entries")
+                raise Problem.NOT_CAUGHT_UP.error(f"node {node_id} lags by {lag} entries")
             self._must_understand(node_id, self._cluster.log_format_of(node_id))
             voters = tuple(sorted({*current.voters, node_id} - {replacing}))
             learners = tuple(one for one in current.learners if one != node_id)
@@ -226,7 +218,7 @@ class Administration:
     async def _remove(self, node_id: int) -> None:
         current = self._group.view.configuration
         if node_id not in current.members():
-            raise AdminRefused("NOT_A_MEMBER", f"node {node_id} is not a member")
+            raise Problem.NOT_A_MEMBER.error(f"node {node_id} is not a member")
         if node_id == self._group.view.node_id and current.voters != (node_id,):
             # The next leader removes this node: a leader that removed itself could not answer.
             await self._transfer(None)
@@ -234,7 +226,7 @@ class Administration:
 
         def without(current: Configuration) -> Configuration:
             if current.voters == (node_id,):
-                raise AdminRefused("LAST_VOTER", "the last voter cannot be removed")
+                raise Problem.LAST_VOTER.error("the last voter cannot be removed")
             voters = tuple(one for one in current.voters if one != node_id)
             learners = tuple(one for one in current.learners if one != node_id)
             return replace(current, voters=voters, learners=learners)
@@ -273,9 +265,9 @@ class Administration:
             except ChangeInProgress as error:
                 left_s = ends_at - trio.current_time()
                 if not await group.view.wait_for(partial(_beyond, group, committed), left_s):
-                    raise AdminRefused("CHANGE_IN_PROGRESS", str(error)) from error
+                    raise Problem.CHANGE_IN_PROGRESS.error(str(error)) from error
             except InvalidConfiguration as error:
-                raise AdminRefused("INVALID_CONFIGURATION", str(error)) from error
+                raise Problem.INVALID_CONFIGURATION.error(str(error)) from error
             except (NotLeader, Overloaded, TransferInProgress) as error:
                 raise Unavailable(str(error)) from error
 
@@ -325,32 +317,32 @@ class Administration:
             return
         to = wanted if wanted is not None else self._successor()
         if to is None:
-            raise AdminRefused("NOT_A_VOTER", "there is no other voter")
+            raise Problem.NOT_A_VOTER.error("there is no other voter")
         try:
             group.view.transfer(to)
         except NotLeader as error:
             raise Unavailable(str(error)) from error
         except InvalidTransfer as error:
-            raise AdminRefused("NOT_A_VOTER", str(error)) from error
+            raise Problem.NOT_A_VOTER.error(str(error)) from error
         await group.view.wait_for(
             lambda: group.view.leader_id not in (0, group.view.node_id), _CHANGE_TIMEOUT_S
         )
         if group.view.leader_id != to:
-            raise AdminRefused("NOT_TRANSFERRED", f"node {to} did not become the leader")
+            raise Problem.NOT_TRANSFERRED.error(f"node {to} did not become the leader")
 
 
 def _must_be_empty(newcomer: Hello) -> None:
-    """Raises `AdminRefused`."""
+    """Raises `ProblemError`."""
     if not newcomer.log_is_empty:
         node_id, address = newcomer.node_id, newcomer.peer_address
-        raise AdminRefused("NOT_EMPTY", f"node {node_id} at {address} has data already")
+        raise Problem.NOT_EMPTY.error(f"node {node_id} at {address} has data already")
 
 
 def _with_learner(current: Configuration, newcomer: Hello) -> Configuration:
-    """Raises `AdminRefused` when the newcomer is a member already."""
+    """Raises `ProblemError` when the newcomer is a member already."""
     node_id = newcomer.node_id
     if node_id in current.members():
-        raise AdminRefused("MEMBER_ALREADY", f"node {node_id} is a member already")
+        raise Problem.MEMBER_ALREADY.error(f"node {node_id} is a member already")
     address = (node_id, newcomer.peer_address, newcomer.client_address)
     known = [one for one in current.addresses if one[0] != node_id]
     return replace(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamd.group.peers import Outsider
+from streamd.protocol.problems import Problem
 from streamd.raft.messages import Configuration
 from streamd.transport import Refusal
 
@@ -21,7 +22,7 @@ def outsider_of(
         return None
     if members:
         return Outsider(
-            "NODE_REMOVED",
+            Problem.NODE_REMOVED,
             "removed",
             f"node {node_id} has been removed from the cluster, whose members are "
             f"{', '.join(map(str, sorted(members)))}: ask one of them. Stop this node, and "
@@ -30,7 +31,7 @@ def outsider_of(
     for refusal in refusals:
         if refusal.code == "DATA_LOST":
             return Outsider(
-                "NODE_DATA_LOST",
+                Problem.NODE_DATA_LOST,
                 "data lost",
                 f"node {node_id} is a member of the cluster, but its data directory is empty. If "
                 "the data are elsewhere (another server.data_dir, a disk that is not mounted), "
@@ -39,7 +40,7 @@ def outsider_of(
             )
     said = "".join(f"; a peer refused it: {refusal}" for refusal in refusals)
     return Outsider(
-        "NODE_NOT_ADDED",
+        Problem.NODE_NOT_ADDED,
         "waiting",
         f"node {node_id} is not a member of a cluster yet. A founder waits until all of "
         f"cluster.routes answer; add a later node with `streamd cluster add {address}` at a "

@@ -34,6 +34,7 @@ from streamd.process.exits import (
     complain,
     exit_on,
 )
+from streamd.protocol.problems import Problem
 
 _SHOWN_AFTER_S = 0.5
 _BUFFER_BYTES = 64 * 1024
@@ -96,7 +97,7 @@ def _sentence(refusal: StreamdError, subject: str | None) -> str:
         return f"{what}; the node's release may not know this operation"
     if isinstance(refusal, StreamNotFound):
         return f"{what}; 'streamd create {subject}' creates it"
-    if refusal.code == "NOT_FOUND":
+    if refusal.code == Problem.NOT_FOUND.code:
         return f"{what}; with admin.listen a node serves operations there only: check --url"
     if isinstance(refusal, OffsetGone) and (earliest := refusal.earliest_offset):
         return f"{what}; it begins at {earliest}; 'streamd bootstrap {subject}' reads all of it"

@@ -112,7 +112,7 @@ class Admission:
         """Raises `NotAMember` if no leader can be expected to hear of this node. While one is
         known, it may know better than this node's log."""
         if not self._core.leader_id and (found := self._peers.outsider()) is not None:
-            raise NotAMember(found.code, found.advice)
+            raise NotAMember(found.problem, found.advice)
 
     @property
     def has_room(self) -> bool:

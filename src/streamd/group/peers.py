@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from streamd.group.proposals import Unavailable
+from streamd.protocol.problems import Problem
 from streamd.raft.messages import Configuration, Message
 from streamd.streams.commands import Change
 
@@ -26,10 +27,10 @@ class ChangeListener(Protocol):
 
 
 class Outsider(NamedTuple):
-    """Why a node is not a member: a stable code, a word or two for tables, and what its operator
+    """Why a node is not a member: what clients get, a word or two for tables, and what its operator
     can do."""
 
-    code: str
+    problem: Problem
     word: str
     advice: str
 

@@ -18,6 +18,7 @@ import outcome
 import trio
 
 from streamd.process.diagnostics import FillLevel
+from streamd.protocol.problems import Problem
 from streamd.streams.checks import fault, is_of_leader, payload_bytes
 from streamd.streams.commands import (
     Archived,
@@ -32,18 +33,15 @@ from streamd.streams.content import UNDECODABLE
 
 
 class Unavailable(Exception):
-    """The command was not accepted and will never take effect; try again later. `code` is what
-    clients get."""
-
-    code = "UNAVAILABLE"
+    """The command was not accepted and will never take effect; try again later."""
 
 
 class NotAMember(Unavailable):
     """This node is not a member of its cluster: there is nothing to wait for."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, problem: Problem, message: str) -> None:
         super().__init__(message)
-        self.code = code
+        self.problem = problem
 
 
 class NoRoom(Unavailable):

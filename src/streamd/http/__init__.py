@@ -4,7 +4,7 @@ The rooms, from the outside in; each imports only those below it.
 
 - `routes` is the table of all routes: method, path, handler, scopes, description. `router` derives
   from it which routes a path has, Allow and preflight answers, and the OpenAPI document.
-- `application` admits a request, calls its handler and turns exceptions into errors. `dispatcher`
+- `application` admits a request, calls its handler and answers what that raises. `dispatcher`
   does so for requests that need not wait, also in a worker. `ops` is the Quart application that
   calls the handlers of operations.
 - `openapi/`: the descriptions of the routes, and the document that is made of them.
@@ -14,7 +14,8 @@ The rooms, from the outside in; each imports only those below it.
 - `http2/` and `door/`: two adapters, Hypercorn's for HTTP/2 and the front door for HTTP/1.1. Both
   make the same `Request` and pass it to the application.
 - `sockets/`: bytes in and out, within limits.
-- `protocol/`: requests and responses as values, parsed strictly.
+- `protocol/`: requests and responses as values, parsed strictly; `refusals` is where exceptions of
+  other parts become problems (`streamd.protocol.problems`).
 
 A live read ends in `streams.live.Hub`. A long-poll parks there and reads again when it is woken. An
 SSE response catches up by reads, then parks, and the hub writes each change straight to its socket.

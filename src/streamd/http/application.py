@@ -14,8 +14,8 @@ from streamd.group.proposals import NoRoom, Unavailable
 from streamd.http.access.admin_guard import AdminGuard
 from streamd.http.access.auditor import Auditor
 from streamd.http.access.needs import OPEN, Need
-from streamd.http.dispatcher import REFUSALS, Dispatcher
-from streamd.http.protocol.fields import BadRequest, refuse_coding
+from streamd.http.dispatcher import Dispatcher
+from streamd.http.protocol.fields import refuse_coding
 from streamd.http.protocol.messages import (
     Begun,
     LateAnswer,
@@ -25,6 +25,7 @@ from streamd.http.protocol.messages import (
     Request,
     Response,
 )
+from streamd.http.protocol.refusals import REFUSALS
 from streamd.http.protocol.routing import (
     NO_SUCH_ROUTE,
     BadPath,
@@ -39,6 +40,7 @@ from streamd.http.streams.reading import LongPoll
 from streamd.http.streams.service import Service
 from streamd.http.streams.writes import Write
 from streamd.protocol.headers import CONTENT_ENCODING
+from streamd.protocol.problems import ProblemError
 
 T = TypeVar("T")
 # The operations app.
@@ -134,7 +136,7 @@ class HttpApplication:
             if needs_of is not None:
                 wanted = partial(needs_of, target, request.headers)
                 request.identity = self._authority.admit(request, wanted)
-        except (BadRequest, Unavailable):
+        except (ProblemError, Unavailable):
             if late := self._rates.refusal(request):
                 return late
             raise
@@ -317,11 +319,11 @@ class HttpApplication:
         resource, target = self._find(request.path)
         try:
             return resource.label, resource.scopes(request.method, target, request.headers)
-        except BadRequest:
+        except ProblemError:
             return resource.label, ()
 
 
 def check_coding(request: Request) -> None:
-    """Raises `BadRequest` for a write whose body has a coding."""
+    """Raises `ProblemError` for a write whose body has a coding."""
     if CONTENT_ENCODING.key in request.headers:
         refuse_coding(request.headers[CONTENT_ENCODING.key])

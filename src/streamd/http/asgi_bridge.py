@@ -9,6 +9,7 @@ from typing import Any
 import trio
 
 from streamd.http.protocol.messages import Request, Response, error_response
+from streamd.protocol.problems import Problem
 
 Message = MutableMapping[str, Any]
 AsgiApp = Callable[
@@ -75,5 +76,5 @@ class _Exchange:
 
     def response(self) -> Response:
         if len(self._body) > MAX_RESPONSE_BYTES:
-            return error_response(500, "RESPONSE_TOO_LARGE", "the answer is too large")
+            return error_response(Problem.RESPONSE_TOO_LARGE)
         return Response(self._status, self._head, bytes(self._body))

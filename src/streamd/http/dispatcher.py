@@ -9,9 +9,8 @@ from typing import TypeVarTuple
 
 import trio
 
-from streamd.group.proposals import DiskLow, OutcomeUnknown, Settled, Unavailable
+from streamd.group.proposals import OutcomeUnknown, Settled
 from streamd.http.access.rates import charge_answer
-from streamd.http.protocol.fields import BadRequest
 from streamd.http.protocol.messages import (
     Begun,
     LateAnswer,
@@ -20,10 +19,9 @@ from streamd.http.protocol.messages import (
     Parked,
     Request,
     Response,
-    error_response,
 )
+from streamd.http.protocol.refusals import REFUSALS, answer_to
 from streamd.http.streams.writes import Write
-from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
 from streamd.process.metrics import Metrics
 from streamd.streams.commands import Command, Outcome
 
@@ -31,11 +29,8 @@ Args = TypeVarTuple("Args")
 # As `GroupWrites.submit`.
 Submit = Callable[[Command, int, Callable[[Settled], None]], object]
 
-# What a handler raises instead of an answer.
-REFUSALS = (BadRequest, Unavailable, OutcomeUnknown, ColdError)
 # The labels of the resources to which POST appends.
 _APPENDS = frozenset(("stream", "batch"))
-_DAMAGED = "bytes in the cold store are damaged or missing; the node's log names the object"
 
 
 class Dispatcher:
@@ -114,19 +109,6 @@ class Dispatcher:
 
     def refusal(self, error: Exception) -> Response:
         """The answer for one of `REFUSALS`."""
-        match error:
-            case BadRequest():
-                return error.response()
-            case DiskLow():
-                return error_response(507, "DISK_LOW", str(error))
-            case Unavailable():
-                return error_response(503, error.code, str(error), b"Retry-After: 1\r\n")
-            case OutcomeUnknown():
-                self._metrics.outcomes_unknown += 1
-                message = f"{error}; it may have taken effect"
-                return error_response(503, "OUTCOME_UNKNOWN", message, b"Retry-After: 1\r\n")
-            case ObjectMissing() | ObjectCorrupt():
-                return error_response(500, "COLD_DATA_DAMAGED", _DAMAGED)
-            case _:
-                message = "old bytes are in the cold store, which cannot be read now"
-                return error_response(503, "COLD_UNAVAILABLE", message, b"Retry-After: 5\r\n")
+        if isinstance(error, OutcomeUnknown):
+            self._metrics.outcomes_unknown += 1
+        return answer_to(error)

@@ -7,18 +7,19 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 
-from quart import Response
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
-from streamd.http.admin.answers import answering, error_answer
+from streamd.http.admin.answers import Answer, answering, refusal
 from streamd.http.admin.operator import Operator
+from streamd.http.protocol.messages import error_response
 from streamd.http.router import document, scopes_of
 from streamd.http.routes import OPERATIONS
 from streamd.node.leader_operations import LeaderOperations
 from streamd.node.node import Node
 from streamd.process.diagnostics import FillLevel
 from streamd.process.metrics import Metrics
+from streamd.protocol.problems import Problem
 
 
 def create_ops_app(
@@ -49,10 +50,7 @@ def create_ops_app(
             )
 
     @app.errorhandler(HTTPException)
-    async def refuse(error: HTTPException) -> Response:
-        status = error.code or 500
-        response, _ = error_answer("INTERNAL", error.description or "", status)
-        response.status_code = status
-        return response
+    async def refuse(error: HTTPException) -> Answer:
+        return refusal(error_response(Problem.INTERNAL, error.description or ""))
 
     return app

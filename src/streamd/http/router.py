@@ -22,6 +22,7 @@ from streamd.http.protocol.routing import RESERVED_STREAM, BadPath, ListingRoute
 from streamd.http.routes import OPERATIONS, STREAMS, Path, Route
 from streamd.process.diagnostics import FillLevel
 from streamd.protocol.headers import ACCEPT_ENCODING, HEADERS
+from streamd.protocol.problems import Problem
 
 _ALL_METHODS = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 # Accept-Encoding is the browser's own business.
@@ -59,7 +60,7 @@ class Resource:
         self.is_for_clients = set(declared.values()) <= {OPEN, needs.known}
 
     def scopes(self, method: str, target: Target | None, headers: Headers) -> Sequence[Need]:
-        """What a request needs. Raises `BadRequest`."""
+        """What a request needs. Raises `ProblemError`."""
         needs_of = self.needs.get(method, self.otherwise)
         return () if needs_of is OPEN else needs_of(target, headers)
 
@@ -71,7 +72,7 @@ class Resource:
         if isinstance(target, ListingRoute) and method in ("POST", "PUT", "DELETE"):
             return RESERVED_STREAM.response()
         head = b"Allow: %b\r\n" % self.allow
-        return error_response(405, "METHOD_NOT_ALLOWED", f"{method} is not allowed here", head)
+        return error_response(Problem.METHOD_NOT_ALLOWED, f"{method} is not allowed here", head)
 
     def preflight(self) -> Response:
         return preflight(self.allow)

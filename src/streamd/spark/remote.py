@@ -21,6 +21,7 @@ from streamd.protocol.headers import (
     STREAM_SNAPSHOT_OFFSET,
     STREAM_UP_TO_DATE,
 )
+from streamd.protocol.problems import Problem
 from streamd.spark.errors import NotUnderstood, StreamMissing, Trimmed
 from streamd.spark.options import BadOption
 from streamd.spark.streams import Described, Piece, Range, Snapshot
@@ -96,7 +97,7 @@ class Remote:
         except NotFound:
             raise StreamMissing(f"there is no bucket {bucket}") from None
         except Refused as refusal:
-            if refusal.code == "INVALID_BUCKET_ID":
+            if refusal.code == Problem.INVALID_BUCKET_ID.code:
                 raise BadOption(f"option bucket is '{bucket}'; {_LISTED}") from None
             raise
 

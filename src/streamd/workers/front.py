@@ -20,7 +20,6 @@ from streamd.group.proposals import OutcomeUnknown, Settled, unavailable
 from streamd.http.access.stream_guard import StreamGuard
 from streamd.http.application import check_coding
 from streamd.http.dispatcher import Dispatcher
-from streamd.http.protocol.fields import BadRequest
 from streamd.http.protocol.messages import (
     Begun,
     Channel,
@@ -38,6 +37,7 @@ from streamd.http.routes import Judge
 from streamd.http.streams.writes import Write
 from streamd.process.metrics import Metrics
 from streamd.protocol.headers import IF_NONE_MATCH
+from streamd.protocol.problems import ProblemError
 from streamd.streams.commands import Command
 from streamd.workers.link import Link
 from streamd.workers.messages import (
@@ -129,7 +129,7 @@ class WorkerApplication:
         """Whether the group's process must judge this: if it is for a stream, it is refused."""
         try:
             self._guard.check(request)
-        except BadRequest:
+        except ProblemError:
             return True
         return False
 

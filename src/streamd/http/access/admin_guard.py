@@ -19,6 +19,7 @@ from streamd.config.settings import ServerConfig
 from streamd.http.access.host_names import HostNames, are_all_known, is_same_origin
 from streamd.http.protocol.messages import Request, Response, error_response
 from streamd.protocol.headers import CONTENT_TYPE
+from streamd.protocol.problems import Problem
 
 # Scrapers know the node by names of their own, as clients of streams do.
 _METRICS_PATH = b"/metrics"
@@ -38,18 +39,17 @@ class AdminGuard:
         host = request.headers.get(b"host", b"")
         checks_host = self._names_scrapers or request.path != _METRICS_PATH
         if checks_host and not self._names.include(host):
-            message = "Host is not a name of this node; server.allowed_hosts may list more of them"
-            return error_response(421, "HOST_NOT_ALLOWED", message)
+            return error_response(Problem.HOST_NOT_ALLOWED)
         origin = request.headers.get(b"origin")
         is_foreign = origin is not None and not is_same_origin(origin, request.scheme, host)
         if is_foreign or request.headers.get(b"sec-fetch-site") in _OTHER_SITES:
-            message = "pages of other origins may not administer a node"
-            return error_response(403, "ORIGIN_NOT_ALLOWED", message)
+            return error_response(
+                Problem.ORIGIN_NOT_ALLOWED, "pages of other origins may not administer a node"
+            )
         # Browsers ask for permission before any other method that changes something.
         is_json = _is_json(request.headers.get(CONTENT_TYPE.key, b""))
         if request.method == "POST" and takes_post and not is_json:
-            message = "Content-Type must be application/json"
-            return error_response(415, "UNSUPPORTED_MEDIA_TYPE", message)
+            return error_response(Problem.UNSUPPORTED_MEDIA_TYPE)
         return None
 
 

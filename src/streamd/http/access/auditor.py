@@ -24,8 +24,8 @@ from streamd.http.protocol.messages import (
     LiveResponse,
     Request,
     Response,
-    error_response,
 )
+from streamd.http.protocol.refusals import answer_to
 from streamd.http.protocol.wire import body_parts
 from streamd.streams.content import UNDECODABLE
 
@@ -93,8 +93,7 @@ class Auditor:
         try:
             asked_id = await self._trail.asked(entry)
         except AuditUnavailable as error:
-            message = f"the audit trail cannot be written, so nothing was done: {error}"
-            return error_response(503, "AUDIT_UNAVAILABLE", message, b"Retry-After: 1\r\n")
+            return answer_to(error)
         details = notes.collect()
         outcome: dict[str, object] = {"status": None, "code": "INTERRUPTED"}
         try:

@@ -20,9 +20,9 @@ from streamd.config.settings import AuthConfig
 from streamd.group.proposals import Unavailable
 from streamd.http.access.needs import Need
 from streamd.http.access.signatures import Signatures
-from streamd.http.protocol.fields import BadRequest
 from streamd.http.protocol.messages import Request
 from streamd.protocol.headers import STREAM_CLOSED, STREAM_FORKED_FROM
+from streamd.protocol.problems import Problem, ProblemError
 from streamd.streams.state import State
 from streamd.streams.tokens import Token
 
@@ -30,9 +30,6 @@ from streamd.streams.tokens import Token
 MAX_KNOWN = 4096
 _WATCH_S = 1.0
 
-_CHALLENGE = b'WWW-Authenticate: Bearer realm="streamd"'
-_INVALID = _CHALLENGE + b', error="invalid_token"\r\n'
-_INSUFFICIENT = _CHALLENGE + b', error="insufficient_scope"\r\n'
 _AUTHORIZATION, _HOST = b"authorization", b"host"
 # The only headers at which `needs` looks.
 _CLOSED, _FORKED = STREAM_CLOSED.key, STREAM_FORKED_FROM.key
@@ -103,7 +100,7 @@ class Authority:
         """The sender of a request that needs all these scopes, which are asked for only if the
         sender is known. Unless it `takes_signed`, a signed URL is not for this path.
 
-        Raises `BadRequest` if the request must be refused, and `Unavailable` if this node cannot
+        Raises `ProblemError` if the request must be refused, and `Unavailable` if this node cannot
         tell yet.
         """
         headers = request.headers
@@ -111,7 +108,7 @@ class Authority:
         if credential is None or signed_urls.PARAMETER in request.query:
             credential = _credential(request)
             if isinstance(credential, tuple) and not takes_signed:
-                raise _invalid_url()
+                raise Problem.INVALID_SIGNED_URL.error()
         if self._version is not self._state.tokens.version:
             self.forget()
         key = credential, request.method, request.path
@@ -124,7 +121,9 @@ class Authority:
         request.identity = identity = self._identify(credential, request)
         for need in needs_of():
             if not identity.scopes.permit(need.verb, need.target):
-                raise _insufficient(need)
+                raise Problem.INSUFFICIENT_SCOPE.error(
+                    f"the token has no scope {need.verb} for this"
+                )
         if _CLOSED not in headers and _FORKED not in headers:
             _keep(self._admitted, key, identity)
         return identity
@@ -137,7 +136,7 @@ class Authority:
 
     def _identify(self, credential: Credential, request: Request) -> Identity:
         if credential is None:
-            raise _unauthenticated()
+            raise Problem.AUTHENTICATION_REQUIRED.error()
         if isinstance(credential, tuple):
             return self._look_up_signed(*credential, request)
         if self._version is not self._state.tokens.version:
@@ -147,14 +146,14 @@ class Authority:
             identity = self._look_up(credential)
             _keep(self._known, credential, identity)
         if identity.has_ended(self._now_ms()):
-            raise _invalid()
+            raise Problem.INVALID_TOKEN.error()
         return identity
 
     def _look_up(self, credential: bytes | Certificate) -> Identity:
         if isinstance(credential, Certificate):
             found = None if self._listed is None else self._listed.identify(credential)
             if found is None:
-                raise _unauthenticated()
+                raise Problem.AUTHENTICATION_REQUIRED.error()
             return found
         raw = tokens.bearer(credential)
         presented = None if raw is None else tokens.parse_token(raw)
@@ -166,7 +165,7 @@ class Authority:
         token = self._state.tokens.get(presented.token_id)
         ends_ms = 0 if token is None else token.ends_ms(presented.digest)
         if token is None or ends_ms == 0:
-            raise self._unknown(_invalid())
+            raise self._unknown(Problem.INVALID_TOKEN)
         return Identity(
             token.name,
             self._scopes(presented.token_id, token),
@@ -181,27 +180,27 @@ class Authority:
         same_host = signed_urls.same_host(host)
         path = signed_urls.decoded_path(request.path)
         if value is None or same_host is None or path is None or not value.permits(request.method):
-            raise _invalid_url()
+            raise Problem.INVALID_SIGNED_URL.error()
         grant = value.grant(same_host, path)
         expires_ms = value.expires_s * 1000
         now_ms = self._now_ms()
         if grant is None or not now_ms < expires_ms <= now_ms + _MAX_LIFE_MS:
-            raise _invalid_url()
+            raise Problem.INVALID_SIGNED_URL.error()
         token = self._state.tokens.get(value.token_id)
         if token is None:
-            raise self._unknown(_invalid_url())
+            raise self._unknown(Problem.INVALID_SIGNED_URL)
         if not token.public_key:
-            raise self._unknown(_invalid_url("an earlier release made its token: rotate it"))
+            raise self._unknown(
+                Problem.INVALID_SIGNED_URL,
+                "the signed URL is not valid: an earlier release made its token: rotate it",
+            )
         key = self._signatures.key_of(grant, value.signature, token, request.client)
         ends_ms = 0 if key is None else _signed_ends_ms(token, key, expires_ms)
         if key is None or ends_ms <= now_ms:
-            raise self._unknown(_invalid_url())
+            raise self._unknown(Problem.INVALID_SIGNED_URL)
         if _FORKED in request.headers:
-            raise BadRequest(
-                "INSUFFICIENT_SCOPE",
-                "a signed URL makes no forks: it does not name their source",
-                403,
-                _INSUFFICIENT,
+            raise Problem.INSUFFICIENT_SCOPE.error(
+                "a signed URL makes no forks: it does not name their source"
             )
         return SignedIdentity(
             token.name,
@@ -212,10 +211,10 @@ class Authority:
             public_key=key,
         )
 
-    def _unknown(self, invalid: BadRequest) -> Exception:
+    def _unknown(self, invalid: Problem, detail: str = "") -> Exception:
         """The refusal of a credential that this node does not know, unless another may."""
         if self._is_ready():
-            return invalid
+            return invalid.error(detail)
         return Unavailable("this node does not know all tokens yet")
 
     def _scopes(self, token_id: int, token: Token) -> Scopes:
@@ -246,13 +245,13 @@ class Authority:
     def _verify(self, raw: bytes | None) -> Identity:
         """The identity for which others vouch, in what is not a token of this server's form."""
         if raw is None or self._jwts is None:
-            raise _invalid()
+            raise Problem.INVALID_TOKEN.error()
         try:
             found = self._jwts.identify(raw, self._now_ms())
         except Undecided as error:
             raise Unavailable(str(error)) from None
         if found is None:
-            raise _invalid()
+            raise Problem.INVALID_TOKEN.error()
         return found
 
     def admit_again(self, request: Request) -> None:
@@ -264,7 +263,7 @@ class Authority:
         tokens may bring the end nearer. It is in the past if the credentials no longer hold."""
         try:
             ends_ms = self._ends_ms(request)
-        except (BadRequest, Unavailable):
+        except (ProblemError, Unavailable):
             return float("-inf")
         if ends_ms is None:
             return float("inf")
@@ -284,7 +283,7 @@ class Authority:
         if token is not None:
             ends_ms = _signed_ends_ms(token, identity.public_key, identity.expires_ms)
         if ends_ms <= self._now_ms():
-            raise self._unknown(_invalid_url())
+            raise self._unknown(Problem.INVALID_SIGNED_URL)
         return ends_ms
 
     def tokens_version(self) -> object:
@@ -303,15 +302,13 @@ class Authority:
 
 def _credential(request: Request) -> Credential:
     """What the sender of a request proves itself with: a certificate if nothing else. Raises
-    `BadRequest` if it is two other things (RFC 6750 section 2)."""
+    `ProblemError` if it is two other things (RFC 6750 section 2)."""
     authorization = request.headers.get(_AUTHORIZATION)
     signed = signed_urls.value_in(request.query)
     if signed is None:
         return request.connection.certificate if authorization is None else authorization
     if authorization is not None:
-        raise BadRequest(
-            "AMBIGUOUS_CREDENTIALS", "the request has both Authorization and a signed URL"
-        )
+        raise Problem.AMBIGUOUS_CREDENTIALS.error()
     return signed, request.headers.get(_HOST, b"")
 
 
@@ -338,39 +335,6 @@ def compiled(texts: Sequence[str]) -> Scopes:
     return Scopes(known)
 
 
-def _ended(identity: Identity) -> BadRequest:
-    return _invalid_url() if isinstance(identity, SignedIdentity) else _invalid()
-
-
-def _unauthenticated() -> BadRequest:
-    return BadRequest(
-        "AUTHENTICATION_REQUIRED",
-        "the request needs a token: Authorization: Bearer sd_…",
-        401,
-        _CHALLENGE + b"\r\n",
-    )
-
-
-def _invalid() -> BadRequest:
-    return BadRequest(
-        "INVALID_TOKEN",
-        "the token is not valid: it is unknown, has expired, or was revoked",
-        401,
-        _INVALID,
-    )
-
-
-_INVALID_URL = (
-    "it was changed, is for another request, has ended, or was signed with a token that has ended "
-    "or that signs nothing, such as a root token"
-)
-
-
-def _invalid_url(why: str = _INVALID_URL) -> BadRequest:
-    return BadRequest("INVALID_SIGNED_URL", f"the signed URL is not valid: {why}", 401, _INVALID)
-
-
-def _insufficient(need: Need) -> BadRequest:
-    return BadRequest(
-        "INSUFFICIENT_SCOPE", f"the token has no scope {need.verb} for this", 403, _INSUFFICIENT
-    )
+def _ended(identity: Identity) -> ProblemError:
+    is_signed = isinstance(identity, SignedIdentity)
+    return (Problem.INVALID_SIGNED_URL if is_signed else Problem.INVALID_TOKEN).error()

@@ -23,7 +23,7 @@ class Need(NamedTuple):
     target: bytes
 
 
-# Takes what the path names and the request's headers. May raise `BadRequest`.
+# Takes what the path names and the request's headers. May raise `ProblemError`.
 NeedsOf = Callable[[Any, Headers], tuple[Need, ...]]
 # In place of a `NeedsOf`: anyone may ask.
 OPEN = None

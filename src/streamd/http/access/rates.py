@@ -25,6 +25,7 @@ from streamd.http.protocol.messages import (
 from streamd.http.protocol.routing import Target, bucket_of, takes_pieces
 from streamd.http.protocol.wire import body_parts
 from streamd.process.metrics import Metrics
+from streamd.protocol.problems import Problem
 from streamd.streams.limits import Limits
 from streamd.streams.state import State
 
@@ -158,8 +159,7 @@ class RateLimits:
         policy = f"{why.whose}-{why.kind.replace('_', '-')}".encode()
         when = b";t=%d" % wait_s if why.wait_ns else b""
         answer = error_response(
-            429,
-            "TOO_MANY_REQUESTS",
+            Problem.TOO_MANY_REQUESTS,
             f"the limit of the {why.whose}, {why.limit} {words}, is reached",
             b"Retry-After: %d\r\n"
             b'RateLimit-Policy: "%b";q=%d%b\r\nRateLimit: "%b";r=0%b\r\n'

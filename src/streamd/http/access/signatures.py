@@ -8,7 +8,7 @@ import trio
 
 from streamd.auth import signed_urls
 from streamd.auth.signed_urls import Grant
-from streamd.http.protocol.fields import BadRequest
+from streamd.protocol.problems import Problem
 from streamd.streams.tokens import Token
 
 MAX_VERIFIED = 8192
@@ -32,7 +32,7 @@ class Signatures:
     def key_of(self, grant: Grant, signature: bytes, token: Token, client: str) -> bytes | None:
         """The public key, one of `token`, that has signed the grant.
 
-        Raises `BadRequest` if too many signatures from `client` were wrong.
+        Raises `ProblemError` if too many signatures from `client` were wrong.
         """
         known = self._verified.get((signature, grant))
         if known is not None:
@@ -53,9 +53,6 @@ class Signatures:
             self._failures.clear()
             self._period_ends = now + _PERIOD_S
         if self._failures[client, token_id] >= MAX_FAILURES:
-            raise BadRequest(
-                "TOO_MANY_REQUESTS",
-                "too many wrong signatures came from this address",
-                429,
-                b"Retry-After: 1\r\n",
+            raise Problem.TOO_MANY_REQUESTS.error(
+                "too many wrong signatures came from this address", b"Retry-After: 1\r\n"
             )

@@ -14,8 +14,9 @@ import re
 from streamd.config.checks import is_loopback
 from streamd.config.settings import ServerConfig
 from streamd.http.access.host_names import HostNames, are_all_known, host_name, is_same_origin
-from streamd.http.protocol.fields import BadRequest, Headers
+from streamd.http.protocol.fields import Headers
 from streamd.http.protocol.messages import Request
+from streamd.protocol.problems import Problem
 
 # Of the Host and Origin headers that were judged well.
 _MAX_REMEMBERED = 256
@@ -63,7 +64,7 @@ class StreamGuard:
             self.checks_origin |= self._of_certificates.checks_origin
 
     def check(self, request: Request) -> None:
-        """Raises `BadRequest` for a request of a page that has no permission.
+        """Raises `ProblemError` for a request of a page that has no permission.
 
         A request without a Host (HTTP/1.0), Origin and Sec-Fetch-Site comes from no page. OPTIONS
         is answered to all origins: it says nothing of streams, and the request that follows is
@@ -82,12 +83,11 @@ class StreamGuard:
             if origin is not None:
                 self._check_origin(origin.lower(), request.scheme, host)
             elif is_part_of_another_page(headers):
-                raise BadRequest("ORIGIN_NOT_ALLOWED", _NO_PART, 403)
+                raise Problem.ORIGIN_NOT_ALLOWED.error(_NO_PART)
 
     def _check_host(self, host: bytes) -> None:
         if not self._names.include(host):
-            message = "Host is not a name of this node; server.allowed_hosts may list more of them"
-            raise BadRequest("HOST_NOT_ALLOWED", message, 421)
+            raise Problem.HOST_NOT_ALLOWED.error()
         if len(self._good_hosts) >= _MAX_REMEMBERED:
             self._good_hosts.clear()
         self._good_hosts.add(host)
@@ -100,5 +100,4 @@ class StreamGuard:
             return
         match = _ORIGIN.fullmatch(origin) if self._allows_local else None
         if match is None or not is_loopback(host_name(match[1])):
-            message = "pages of this origin may not use streams; server.allowed_origins may list it"
-            raise BadRequest("ORIGIN_NOT_ALLOWED", message, 403)
+            raise Problem.ORIGIN_NOT_ALLOWED.error()

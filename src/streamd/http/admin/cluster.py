@@ -6,15 +6,15 @@ import msgspec
 from quart import Response, jsonify, request
 
 from streamd.audit_trail.notes import note
-from streamd.cluster.administration import Add, AdminCommand, AdminRefused
+from streamd.cluster.administration import Add, AdminCommand
 from streamd.config.settings import split_address
-from streamd.http.admin.answers import Answer, error_answer
+from streamd.http.admin.answers import Answer
 from streamd.http.admin.operator import Operator
-from streamd.http.protocol.fields import BadRequest, parse_query
+from streamd.http.protocol.fields import parse_query
 from streamd.node import cold_status, status
 from streamd.node.leader_operations import Found
+from streamd.protocol.problems import Problem
 
-STATUS = {"NOT_A_MEMBER": 404, "NOT_A_LEARNER": 404, "NOT_A_VOTER": 404, "NO_ANSWER": 502}
 _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -63,25 +63,27 @@ async def compact(operator: Operator) -> Answer:
 async def report_cold(operator: Operator) -> Answer:
     """The status of the cold store."""
     found = await _leaders_report(operator, "cold") or await cold_status.report(operator.node)
-    return _no_cold_store() if found is None else (jsonify(found), 200)
+    if found is None:
+        raise Problem.NO_COLD_STORE.error()
+    return jsonify(found), 200
 
 
 async def _leaders_report(operator: Operator, name: str) -> Found | None:
     """The leader's report, if the request is for that and the leader answers. Raises
-    `BadRequest`."""
+    `ProblemError`."""
     given = parse_query(request.query_string)
     match given.get(b"at"):
         case None:
             return None
         case b"leader":
             return await operator.leader.report(name)
-    raise BadRequest("INVALID_REQUEST", "the parameter at can only be leader")
+    raise Problem.INVALID_REQUEST.error("the parameter at can only be leader")
 
 
 async def start_cold_work(operator: Operator, work: str) -> Answer:
     """Start work of the leader's cold store now; the answer says how to tell when it is done."""
     if operator.node.cold_tier is None:
-        return _no_cold_store()
+        raise Problem.NO_COLD_STORE.error()
     order = await operator.leader.start(work)
     if order is not None:
         return jsonify(order), 202
@@ -93,23 +95,14 @@ async def start_cold_work(operator: Operator, work: str) -> Answer:
     return response, 307
 
 
-def _no_cold_store() -> Answer:
-    return error_answer("NO_COLD_STORE", 'this node has no cold store: cold.backend is "none"', 404)
-
-
 async def administer(operator: Operator, kind: type[AdminCommand]) -> Answer:
     """Carry out the admin command in the request's JSON body."""
     administration = operator.node.administration
     if administration is None:
-        return error_answer(
-            "NOT_A_CLUSTER", "this node is a cluster by itself: cluster.name is not set", 409
-        )
+        raise Problem.NOT_A_CLUSTER.error()
     body = msgspec.json.decode(await request.get_data() or b"{}", type=dict)
     command = msgspec.convert({**body, "type": kind.__struct_config__.tag}, kind)
     if isinstance(command, Add):
         split_address("address", command.address)
     note(**msgspec.structs.asdict(command))
-    try:
-        return jsonify(await administration.perform(command)), 200
-    except AdminRefused as error:
-        return error_answer(error.code, str(error), STATUS.get(error.code, 409))
+    return jsonify(await administration.perform(command)), 200

@@ -16,10 +16,11 @@ from pathlib import Path
 import trio
 from quart import Response, jsonify, request
 
-from streamd.http.admin.answers import Answer, error_answer
+from streamd.http.admin.answers import Answer
 from streamd.http.admin.operator import Operator
-from streamd.http.protocol.fields import BadRequest, parse_query, whole_number
-from streamd.process.diagnostics import MAX_PROFILE_S, FillLevel, ProfileInProgress, task_tree
+from streamd.http.protocol.fields import parse_query, whole_number
+from streamd.process.diagnostics import MAX_PROFILE_S, FillLevel, task_tree
+from streamd.protocol.problems import Problem
 
 _TEXT = "text/plain; charset=utf-8"
 _RSS = re.compile(r"^(VmRSS|VmHWM):\s+(\d+) kB$", re.MULTILINE)
@@ -40,11 +41,8 @@ async def profile(operator: Operator) -> Answer:
     given = parse_query(request.query_string)
     seconds = whole_number(given.get(b"seconds", b""), "seconds", MAX_PROFILE_S)
     if not seconds:
-        raise BadRequest("INVALID_REQUEST", "seconds must be at least 1")
-    try:
-        return Response(await operator.profiler.profile(seconds), content_type=_TEXT), 200
-    except ProfileInProgress:
-        return error_answer("PROFILE_IN_PROGRESS", "another profile is being taken", 409)
+        raise Problem.INVALID_REQUEST.error("seconds must be at least 1")
+    return Response(await operator.profiler.profile(seconds), content_type=_TEXT), 200
 
 
 def _memory(held: Mapping[str, FillLevel]) -> dict[str, object]:

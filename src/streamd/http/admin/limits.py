@@ -9,12 +9,13 @@ from quart import Response, request
 
 from streamd.audit_trail.notes import note
 from streamd.group.proposals import Unavailable
-from streamd.http.admin.answers import Answer, error_answer
+from streamd.http.admin.answers import Answer
 from streamd.http.admin.operator import Operator
 from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody
+from streamd.protocol.problems import Problem
 from streamd.streams.checks import fault
 from streamd.streams.commands import Result, SetLimits
-from streamd.streams.limits import MAX_ROWS, Kind
+from streamd.streams.limits import Kind
 
 _ENCODER = msgspec.json.Encoder()
 _FAULTS = {
@@ -39,7 +40,9 @@ async def show(operator: Operator, kind: Kind, name: str) -> Answer:
     name = unquote(name)
     await operator.node.group.reads.catch_up()
     found = operator.node.group.state.limits.get(kind, name)
-    return _not_found() if found is None else _json(LimitsBody.of(found))
+    if found is None:
+        raise Problem.LIMITS_NOT_FOUND.error()
+    return _json(LimitsBody.of(found))
 
 
 async def set_all(operator: Operator, kind: Kind, name: str) -> Answer:
@@ -49,14 +52,14 @@ async def set_all(operator: Operator, kind: Kind, name: str) -> Answer:
     command = SetLimits(kind, unquote(name), body.limits())
     wrong = fault(command)
     if wrong is not None:
-        return error_answer("INVALID_REQUEST", _FAULTS[wrong], 400)
+        raise Problem.INVALID_REQUEST.error(_FAULTS[wrong])
     if not operator.node.may_have_limits():
         raise Unavailable(
             "a member of the cluster has not said that it understands limits: all must run "
             "this release, and be connected, when the first limits are set"
         )
     if await _propose(operator, command) is Result.TOO_MANY_LIMITS:
-        return error_answer("TOO_MANY_LIMITS", f"{MAX_ROWS} have limits", 409)
+        raise Problem.TOO_MANY_LIMITS.error()
     return _json(body)
 
 
@@ -64,10 +67,9 @@ async def clear(operator: Operator, kind: Kind, name: str) -> Answer:
     """Clear the limits of a bucket or an identity."""
     name = unquote(name)
     await operator.node.group.reads.catch_up()
-    if operator.node.group.state.limits.get(kind, name) is None:
-        return _not_found()
-    if await _propose(operator, SetLimits(kind, name)) is not Result.DELETED:
-        return _not_found()
+    known = operator.node.group.state.limits.get(kind, name)
+    if known is None or await _propose(operator, SetLimits(kind, name)) is not Result.DELETED:
+        raise Problem.LIMITS_NOT_FOUND.error()
     return Response(b""), 204
 
 
@@ -82,7 +84,3 @@ def _json(body: msgspec.Struct) -> Answer:
     response = Response(_ENCODER.encode(body), content_type="application/json")
     response.headers["Cache-Control"] = "no-store"
     return response, 200
-
-
-def _not_found() -> Answer:
-    return error_answer("LIMITS_NOT_FOUND", "no limits are set for this name", 404)

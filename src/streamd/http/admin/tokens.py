@@ -15,7 +15,7 @@ from streamd.audit_trail.notes import note
 from streamd.auth import signed_urls, tokens
 from streamd.auth.scopes import parse_scopes
 from streamd.group.proposals import Unavailable
-from streamd.http.admin.answers import Answer, error_answer
+from streamd.http.admin.answers import Answer
 from streamd.http.admin.operator import Operator
 from streamd.http.admin.token_bodies import (
     NewToken,
@@ -25,8 +25,8 @@ from streamd.http.admin.token_bodies import (
     TokensBody,
     body_of,
 )
+from streamd.protocol.problems import Problem
 from streamd.streams.commands import CreateToken, Result, RevokeToken, RotateToken, TokenCommand
-from streamd.streams.tokens import MAX_TOKENS
 
 B = TypeVar("B")
 _ENCODER = msgspec.json.Encoder()
@@ -42,20 +42,16 @@ async def list_all(operator: Operator) -> Answer:
 
 async def show(operator: Operator, token: str) -> Answer:
     """One token, by its id or name."""
-    token_id = await _find(operator, token)
-    shown = None if token_id is None else _shown(operator, token_id)
-    return _not_found() if shown is None else _json(shown, 200)
+    return _json(_shown(operator, await _find(operator, token)), 200)
 
 
 async def create(operator: Operator) -> Answer:
     """Make a token as the body asks for."""
     asked = await _body(NewToken)
     if not tokens.is_token_name(asked.name):
-        return error_answer(
-            "INVALID_REQUEST",
+        raise Problem.INVALID_REQUEST.error(
             f"a name has 1 to {tokens.MAX_NAME_CHARACTERS} of A-Z a-z 0-9 . _ @ -, begins with "
-            "a letter or digit, and does not look like an id",
-            400,
+            "a letter or digit, and does not look like an id"
         )
     parse_scopes(asked.scopes)
     token_id = operator.random.getrandbits(63)
@@ -83,18 +79,16 @@ async def create(operator: Operator) -> Answer:
         case Result.CREATED:
             return _made(operator, token_id, secret, 201)
         case Result.TOKEN_EXISTS:
-            return error_answer("TOKEN_EXISTS", "a token has this name", 409)
+            raise Problem.TOKEN_EXISTS.error()
         case result:
             assert result is Result.TOO_MANY_TOKENS, result
-            return error_answer("TOO_MANY_TOKENS", f"there are {MAX_TOKENS} tokens", 409)
+            raise Problem.TOO_MANY_TOKENS.error()
 
 
 async def rotate(operator: Operator, token: str) -> Answer:
     """Give a token another secret."""
     asked = await _body(Rotation)
     token_id = await _find(operator, token)
-    if token_id is None:
-        return _not_found()
     note(overlap_s=asked.overlap_s, expires_in_s=asked.expires_in_s)
     secret = tokens.mint(token_id, operator.random.randbytes(tokens.SECRET_BYTES))
     command = RotateToken(
@@ -105,15 +99,15 @@ async def rotate(operator: Operator, token: str) -> Answer:
         await _public_key_of(operator, secret),
     )
     if await _propose(operator, command) is not Result.DONE:
-        return _not_found()
+        raise Problem.TOKEN_NOT_FOUND.error()
     return _made(operator, token_id, secret, 200)
 
 
 async def revoke(operator: Operator, token: str) -> Answer:
     """Revoke a token, by its id or name."""
-    token_id = await _find(operator, token)
-    if token_id is None or await _propose(operator, RevokeToken(token_id)) is not Result.DELETED:
-        return _not_found()
+    command = RevokeToken(await _find(operator, token))
+    if await _propose(operator, command) is not Result.DELETED:
+        raise Problem.TOKEN_NOT_FOUND.error()
     return Response(b""), 204
 
 
@@ -122,8 +116,8 @@ async def _public_key_of(operator: Operator, secret: str) -> bytes:
     return await operator.node.run_blocking(signed_urls.public_key_of, secret.encode())
 
 
-async def _find(operator: Operator, token: str) -> int | None:
-    """The id of a token by its id or name, as of now."""
+async def _find(operator: Operator, token: str) -> int:
+    """The id of a token by its id or name, as of now. Raises `TOKEN_NOT_FOUND`."""
     await operator.node.group.reads.catch_up()
     known = operator.node.group.state.tokens
     token_id = tokens.parse_id(token)
@@ -131,7 +125,7 @@ async def _find(operator: Operator, token: str) -> int | None:
         token_id = known.id_of(token)
     found = None if token_id is None else known.get(token_id)
     if token_id is None or found is None:
-        return None
+        raise Problem.TOKEN_NOT_FOUND.error()
     note(token=tokens.shown_id(token_id), name=found.name)
     return token_id
 
@@ -144,14 +138,14 @@ async def _propose(operator: Operator, command: TokenCommand) -> Result:
 
 
 def _made(operator: Operator, token_id: int, secret: str, status: int) -> Answer:
-    shown = _shown(operator, token_id)
-    return _not_found() if shown is None else _json(NewTokenBody(secret, shown), status)
+    return _json(NewTokenBody(secret, _shown(operator, token_id)), status)
 
 
-def _shown(operator: Operator, token_id: int) -> TokenBody | None:
+def _shown(operator: Operator, token_id: int) -> TokenBody:
     token = operator.node.group.state.tokens.get(token_id)
-    # Another request may have revoked it since.
-    return None if token is None else body_of(token_id, token, operator.node.group.now_ms())
+    if token is None:  # Another request has revoked it since.
+        raise Problem.TOKEN_NOT_FOUND.error()
+    return body_of(token_id, token, operator.node.group.now_ms())
 
 
 async def _body(kind: type[B]) -> B:
@@ -166,7 +160,3 @@ def _json(body: msgspec.Struct, status: int) -> Answer:
     response = Response(_ENCODER.encode(body), content_type="application/json")
     response.headers["Cache-Control"] = "no-store"
     return response, status
-
-
-def _not_found() -> Answer:
-    return error_answer("TOKEN_NOT_FOUND", "no token has this id or name", 404)

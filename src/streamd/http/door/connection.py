@@ -35,10 +35,11 @@ from streamd.http.protocol.messages import (
     Parked,
     Request,
     Response,
+    error_response,
 )
+from streamd.http.protocol.refusals import answer_to
 from streamd.http.protocol.wire import (
     PREFACE_HEAD,
-    RequestRejected,
     answer_parts,
     take_head,
 )
@@ -46,6 +47,7 @@ from streamd.http.sockets import incoming
 from streamd.http.sockets.incoming import WholeBody
 from streamd.http.sockets.outgoing import UNCOUNTED_BYTES
 from streamd.http.sockets.transports import RECEIVE_BYTES, SocketTransport, Transport
+from streamd.protocol.problems import Problem, ProblemError
 
 T = TypeVar("T")
 
@@ -139,11 +141,11 @@ class Connection:
                 assert self.task is not None
                 self.task.give_back()
             case State.HEAD | State.TASK_HEAD if waited_ms > config.header_timeout_ms:
-                self.end(incoming.head_too_slow().response)
+                self.end(error_response(Problem.HEADER_TIMEOUT))
             case State.TASK_BODY:
                 assert self.body is not None
                 if not self.body.keeps_up(now - self.since):
-                    self.end(incoming.too_slow().response)
+                    self.end(error_response(Problem.BODY_TIMEOUT))
                 self.since = now
 
     def end(self, refusal: Response | None = None) -> None:
@@ -206,15 +208,15 @@ class Connection:
                 return SpeakHttp2(raw)
             head = self.shared.heads.parse(raw)
             body = self.whole_body(head)
-        except RequestRejected as rejected:
+        except ProblemError as error:
             # Not the exception, which holds this frame: they would wait for the garbage collector.
-            return Refuse(rejected.response)
+            return Refuse(answer_to(error))
         if body is None:
             return FinishRequest(head)
         return self._begin(head, self.request(head, body))
 
     def _receive_head(self) -> bytes | None:
-        """Receive once; the head, if that completes it. Raises `RequestRejected`."""
+        """Receive once; the head, if that completes it. Raises `ProblemError`."""
         assert isinstance(self.transport, SocketTransport)
         data = self.transport.receive_now()
         if not data:
@@ -349,7 +351,7 @@ class Connection:
         self.shared.metrics.bytes_in += len(data)
 
     def take_head(self) -> bytes | None:
-        """The next request's head, or None if that has not come whole. Raises `RequestRejected`."""
+        """The next request's head, or None if that has not come whole. Raises `ProblemError`."""
         if not self.buffer:
             return None
         head = take_head(self.buffer, self._searched, self.shared.config.max_header_bytes)
@@ -361,7 +363,7 @@ class Connection:
         return head
 
     def whole_body(self, head: Head) -> bytes | None:
-        """The body, or None if it comes in pieces or has not come whole. Raises `RequestRejected`
+        """The body, or None if it comes in pieces or has not come whole. Raises `ProblemError`
         for one that is too large."""
         length = head.fields.content_length
         if length is None or self.comes_in_pieces(head):

@@ -35,11 +35,12 @@ from streamd.http.protocol.messages import (
     Request,
     Response,
 )
-from streamd.http.protocol.wire import CONTINUE, RequestRejected, live_head
-from streamd.http.sockets import incoming
-from streamd.http.sockets.incoming import Pace, WholeBody, WireBody
+from streamd.http.protocol.refusals import answer_to
+from streamd.http.protocol.wire import CONTINUE, live_head
+from streamd.http.sockets.incoming import Pace, WholeBody, WireBody, check_head
 from streamd.http.sockets.outgoing import FULL, UNCOUNTED_BYTES, OutgoingFull
 from streamd.http.sockets.transports import SocketTransport
+from streamd.protocol.problems import ProblemError
 
 
 class ConnectionTask:
@@ -81,8 +82,8 @@ class ConnectionTask:
                         if self.connection.state is State.PARKED:
                             break
                         self._continuation = await self._next()
-            except RequestRejected as rejected:
-                self._refusal = rejected.response
+            except ProblemError as error:
+                self._refusal = answer_to(error)
             if self._refusal is not None:
                 return await self._refuse(self._refusal)
         except ClientGone:
@@ -95,7 +96,7 @@ class ConnectionTask:
         return True
 
     async def _carry_out(self) -> bool:
-        """Returns whether another request may follow. Raises `RequestRejected`."""
+        """Returns whether another request may follow. Raises `ProblemError`."""
         # In no frame that lives on: an idle connection must not hold its last request.
         continuation, self._continuation = self._continuation, None
         match continuation:
@@ -151,7 +152,7 @@ class ConnectionTask:
         return False
 
     async def _serve_one(self) -> bool:
-        """Serve one request. Returns whether another may follow. Raises `RequestRejected`."""
+        """Serve one request. Returns whether another may follow. Raises `ProblemError`."""
         while (raw := self.connection.take_head()) is None:
             if not await self._receive():
                 return False
@@ -166,7 +167,8 @@ class ConnectionTask:
         if (body := connection.whole_body(head)) is not None:
             return await self._serve(head, connection.request(head, body))
         request = connection.request(head, b"")
-        await incoming.check_head(self._shared.application, request)
+        if refused := await check_head(self._shared.application, request):
+            return await self._refuse(refused)
         if connection.comes_in_pieces(head):
             return await self._serve_pieces(head, request)
         request.body = await self._receive_body(head, request)

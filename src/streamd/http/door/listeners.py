@@ -20,6 +20,7 @@ from streamd.http.protocol.messages import COMMON_HEAD, error_response
 from streamd.http.protocol.wire import STATUS_LINES, body_parts
 from streamd.process.addresses import client_of
 from streamd.process.cures import with_cure
+from streamd.protocol.problems import Problem
 
 _BACKLOG = 4096
 # With one accept per turn, new clients would starve while a thousand busy ones make turns long;
@@ -175,9 +176,7 @@ def client_certificate(stream: trio.SSLStream[Any]) -> Certificate | None:
 
 
 def _too_many() -> bytes:
-    refusal = error_response(
-        503, "TOO_MANY_CONNECTIONS", "too many connections; try again later", b"Retry-After: 1\r\n"
-    )
+    refusal = error_response(Problem.TOO_MANY_CONNECTIONS, "too many connections; try again later")
     parts, size = body_parts(refusal.body)
     end = b"Content-Length: %d\r\nConnection: close\r\n\r\n" % size
     return b"".join((STATUS_LINES[503], refusal.head, COMMON_HEAD, end, *parts))

@@ -18,10 +18,10 @@ from streamd.http.protocol.messages import (
     ClientGone,
     ConnectionCount,
 )
-from streamd.http.protocol.wire import RequestRejected
 from streamd.http.sockets.fair_limits import FairLimit
 from streamd.http.sockets.outgoing import Outgoing
 from streamd.process.metrics import Metrics
+from streamd.protocol.problems import ProblemError
 
 
 class Http2(Protocol):
@@ -73,7 +73,7 @@ class Shared:
         self.application = application
         self.config = config
         self.metrics = metrics
-        self.guard = BugGuard(fatal, ClientGone, RequestRejected)
+        self.guard = BugGuard(fatal, ClientGone, ProblemError)
         self.http2 = http2
         self.scheme = b"http"
         self.draining = False

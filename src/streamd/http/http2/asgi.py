@@ -28,12 +28,14 @@ from streamd.http.protocol.messages import (
     Request,
     Response,
 )
-from streamd.http.protocol.wire import RequestRejected, body_parts, head_too_large, too_many_headers
+from streamd.http.protocol.refusals import answer_to
+from streamd.http.protocol.wire import body_parts, head_too_large, too_many_headers
 from streamd.http.sockets.fair_limits import Allotment, FairLimit, LimitReached
 from streamd.http.sockets.incoming import Pace, body_too_large, check_head, too_many_bodies
 from streamd.http.sockets.outgoing import FULL, Outgoing, OutgoingFull
 from streamd.http.sockets.transports import SEND_BYTES
 from streamd.process.addresses import client_of
+from streamd.protocol.problems import Problem, ProblemError
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -60,7 +62,7 @@ class AsgiApplication:
         self._application = application
         self._config = config
         self._fatal = fatal
-        self._guard = BugGuard(fatal, ClientGone, RequestRejected)
+        self._guard = BugGuard(fatal, ClientGone, ProblemError)
         self._failure: Exception | None = None
         self._failed = trio.Event()
         self.outgoing = Outgoing(config.max_buffered_bytes)
@@ -103,11 +105,13 @@ class AsgiApplication:
     ) -> None:
         response: Response | LiveResponse | Parked | None
         try:
-            request = await self._request(scope, channel, connection)
-            response = await self._guard.wait(request.method, self._application.handle(request))
-        except RequestRejected as refused:
+            request = self._request(scope, channel, connection)
+            response = await self._receive(request, channel)
+            if response is None:
+                response = await self._guard.wait(request.method, self._application.handle(request))
+        except ProblemError as error:
             channel.buffered.release()
-            response = refused.response
+            response = answer_to(error, close=True)
         while response is not None and not isinstance(response, Response):
             if isinstance(response, LiveResponse):
                 channel.start(response.status, response.head, length=response.length)
@@ -130,10 +134,10 @@ class AsgiApplication:
         except OutgoingFull:
             await _send_whole(channel, FULL.status, FULL.head, body_parts(FULL.body)[0])
 
-    async def _request(
+    def _request(
         self, scope: Message, channel: AsgiChannel, connection: ConnectionCount | None
     ) -> Request:
-        """The request in `scope`, checked as the front door checks it. Raises `RequestRejected`."""
+        """The request in `scope`, checked as the front door checks it. Raises `ProblemError`."""
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
         check_method(scope["method"].encode("latin-1"))
@@ -145,12 +149,10 @@ class AsgiApplication:
             raise head_too_large(limit)
         headers = single_headers(scope["headers"])
         if b"content-length" in headers and b"transfer-encoding" in headers:
-            raise RequestRejected(
-                400, "AMBIGUOUS_LENGTH", "Content-Length and Transfer-Encoding are both given"
-            )
+            raise Problem.AMBIGUOUS_LENGTH.error()
         check_host(headers.get(b"host"))
         check_expectation(headers.get(b"expect"))
-        request = Request(
+        return Request(
             scope["method"],
             path,
             query,
@@ -161,20 +163,25 @@ class AsgiApplication:
             client=channel.client,
             connection=connection,
         )
-        in_pieces = request.method == "PUT" and self._application.takes_pieces(path)
-        length = headers.get(b"content-length", b"")
+
+    async def _receive(self, request: Request, channel: AsgiChannel) -> Response | None:
+        """Receive the body, or begin to, unless the head is enough to refuse the request: then
+        return the answer. Raises `ProblemError`, `ClientGone`."""
+        in_pieces = request.method == "PUT" and self._application.takes_pieces(request.path)
+        length = request.headers.get(b"content-length", b"")
         limit = self._config.max_body_bytes
         if not in_pieces and length.isdigit() and int(length) > limit:
             raise body_too_large(limit)
-        await check_head(self._application, request)
+        if refused := await check_head(self._application, request):
+            return refused
         if in_pieces:
             request.incoming = AsgiBody(channel, length, Pace(self._config))
         else:
             request.body = await self._read_body(channel, request)
-        return request
+        return None
 
     async def _read_body(self, channel: AsgiChannel, request: Request) -> bytes:
-        """A body within all limits. Raises `RequestRejected`, `ClientGone`."""
+        """A body within all limits. Raises `ProblemError`, `ClientGone`."""
         limit, pace = self._config.max_body_bytes, Pace(self._config)
         body = bytearray()
         try:

@@ -1,13 +1,13 @@
 """The API as an OpenAPI 3.1 document, assembled from small tables and the code's own structs.
 
-`errors` lists every error, `parameters` every parameter and header, `schemas` the bodies, taken
-from the structs that are encoded. The `*_docs` modules describe what the routes of the table
-(`http.routes`) do, naming errors and parameters by their keys; `elements` turns routes into the
-document's form.
+`errors` takes every error from the table of problems, `parameters` lists parameters and headers,
+`schemas` the bodies, taken from the structs that are encoded. The `*_docs` modules describe what
+the routes of the table (`http.routes`) do, naming errors and parameters by their keys; `elements`
+turns routes into the form of the document.
 
-tests/http/test_openapi.py keeps it true: the errors in the code and in the document are the same,
-each route of the application is documented, and every answer in the HTTP tests is valid by it. The
-tables of docs/api.md are compared with it, too.
+tests/http/test_openapi.py keeps it true: every problem is in the code and in the document, each
+route of the application is documented, and every answer in the HTTP tests is valid by it. The
+tables of docs/api.md and docs/errors.md are compared with it, too.
 """
 
 from __future__ import annotations

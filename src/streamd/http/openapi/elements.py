@@ -12,9 +12,9 @@ from streamd.http.openapi.errors import (
     EVERYWHERE,
     GUARDED_POST,
     SHARED,
-    Error,
     by_status,
 )
+from streamd.protocol.problems import Problem
 
 Json = dict[str, Any]
 
@@ -132,7 +132,7 @@ def response(status: int, reply: Reply | None, codes: list[str], has_body: bool 
     return found
 
 
-def _told(status: int, reply: Reply | None, errors: Mapping[str, Error]) -> str:
+def _told(status: int, reply: Reply | None, errors: Mapping[str, Problem]) -> str:
     own = [code for code in errors if code not in SHARED.get(status, [])]
     lines = [reply.description] if reply else []
     lines += [f"`{code}`: {errors[code].meaning}" for code in own or errors]

@@ -8,6 +8,7 @@ from typing import TypeVar, TypeVarTuple
 import structlog
 
 from streamd.http.protocol.messages import Response, error_response
+from streamd.protocol.problems import Problem
 
 log = structlog.get_logger("streamd.http")
 
@@ -48,4 +49,4 @@ class BugGuard:
 def _internal_error(method: str) -> Response:
     """The answer to a request that met a bug. Called where the exception is handled."""
     log.exception("handler failed", method=method)
-    return error_response(500, "INTERNAL", "an internal error", close=True)
+    return error_response(Problem.INTERNAL, close=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from streamd.http.protocol.fields import BadRequest, Headers
+from streamd.http.protocol.fields import Headers
 from streamd.protocol.headers import IF_MATCH
+from streamd.protocol.problems import Problem
 from streamd.streams.checks import MAX_TAGS
 from streamd.streams.etags import parse_tag
 from streamd.streams.model import IfMatch
@@ -38,7 +39,7 @@ def named_tag(header: bytes, etag: bytes) -> bytes | None:
 
 
 def if_match(headers: Headers) -> IfMatch | None:
-    """The condition of a write. Weak and foreign tags never match. Raises `BadRequest`."""
+    """The condition of a write. Weak and foreign tags never match. Raises `ProblemError`."""
     raw = headers.get(IF_MATCH.key)
     if raw is None:
         return None
@@ -46,6 +47,6 @@ def if_match(headers: Headers) -> IfMatch | None:
         return ANY_STATE
     tags = _TAG.findall(raw)
     if len(tags) > MAX_TAGS:
-        raise BadRequest("INVALID_REQUEST", f"If-Match may list {MAX_TAGS} tags")
+        raise Problem.INVALID_REQUEST.error(f"If-Match may list {MAX_TAGS} tags")
     versions = (parse_tag(without_coding(tag)) for tag in tags)
     return IfMatch(tuple(version for version in versions if version is not None))

@@ -1,6 +1,6 @@
 """Parses the protocol's headers and query parameters strictly.
 
-Each function takes raw bytes from the client and returns a typed value, or raises `BadRequest`,
+Each function takes raw bytes from the client and returns a typed value, or raises `ProblemError`,
 which names the header or parameter at fault.
 """
 
@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from streamd.http.protocol.messages import Response, error_response
 from streamd.http.protocol.routing import StreamRoute, resolve
 from streamd.protocol.headers import (
     CONTENT_TYPE,
@@ -29,6 +28,7 @@ from streamd.protocol.headers import (
     STREAM_SEQ,
     STREAM_TTL,
 )
+from streamd.protocol.problems import Problem
 from streamd.streams.bounds import MAX_SAFE_INTEGER, MAX_TOKEN_BYTES, MAX_TTL_S
 from streamd.streams.checks import TIMESTAMP
 from streamd.streams.chunks import Window
@@ -44,19 +44,6 @@ PIECE_BYTES = 1024 * 1024
 _FRAMED_BYTES = PIECE_BYTES
 
 _WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,19}")
-
-
-class BadRequest(Exception):
-    """The request cannot be served as sent."""
-
-    def __init__(self, code: str, message: str, status: int = 400, head: bytes = b"") -> None:
-        super().__init__(message)
-        self.code = code
-        self.status = status
-        self.head = head
-
-    def response(self) -> Response:
-        return error_response(self.status, self.code, str(self), self.head)
 
 
 class Live(Enum):
@@ -88,16 +75,15 @@ class ReadQuery(NamedTuple):
 def whole_number(raw: bytes, name: str, most: int) -> int:
     """A decimal without sign or leading zeros, at most `most`."""
     if _WHOLE_NUMBER.fullmatch(raw) is None or int(raw) > most:
-        raise BadRequest("INVALID_REQUEST", f"{name} must be a whole number of at most {most}")
+        raise Problem.INVALID_REQUEST.error(f"{name} must be a whole number of at most {most}")
     return int(raw)
 
 
 def refuse_coding(content_encoding: bytes) -> None:
-    """Raise `BadRequest` for a coded body (RFC 9110 sections 8.4 and 12.5.3): readers would not
+    """Raise `ProblemError` for a coded body (RFC 9110 sections 8.4 and 12.5.3): readers would not
     learn that the bytes are coded, and a JSON stream could not parse them."""
     if content_encoding.strip().lower() not in (b"", b"identity"):
-        message = "a body must be sent without Content-Encoding"
-        raise BadRequest("UNSUPPORTED_CODING", message, 415, b"Accept-Encoding: identity\r\n")
+        raise Problem.UNSUPPORTED_CODING.error()
 
 
 def wants_close(headers: Headers) -> bool:
@@ -108,20 +94,20 @@ def wants_close(headers: Headers) -> bool:
 
 @lru_cache(maxsize=1024)
 def content_type(raw: bytes) -> str:
-    """A Content-Type header's value. Raises `BadRequest`."""
+    """A Content-Type header's value. Raises `ProblemError`."""
     text = raw.decode("latin-1")
     if not is_content_type(text):
-        raise BadRequest("INVALID_CONTENT_TYPE", "Content-Type is not a media type")
+        raise Problem.INVALID_CONTENT_TYPE.error()
     return text
 
 
 def stream_seq(headers: Headers) -> str | None:
-    """The writer's Stream-Seq (protocol section 5.2). Raises `BadRequest`."""
+    """The writer's Stream-Seq (protocol section 5.2). Raises `ProblemError`."""
     raw = headers.get(STREAM_SEQ.key)
     if raw is None:
         return None
     if not raw or len(raw) > MAX_TOKEN_BYTES:
-        raise BadRequest("INVALID_REQUEST", f"Stream-Seq must have 1 to {MAX_TOKEN_BYTES} bytes")
+        raise Problem.INVALID_REQUEST.error(f"Stream-Seq must have 1 to {MAX_TOKEN_BYTES} bytes")
     return raw.decode("latin-1")
 
 
@@ -133,11 +119,9 @@ def producer(headers: Headers) -> ProducerStamp | None:
     if producer_id is None and epoch is None and seq is None:
         return None
     if producer_id is None or epoch is None or seq is None:
-        raise BadRequest(
-            "INVALID_PRODUCER", "Producer-Id, Producer-Epoch and Producer-Seq go together"
-        )
+        raise Problem.INVALID_PRODUCER.error()
     if not producer_id or len(producer_id) > MAX_TOKEN_BYTES:
-        raise BadRequest("INVALID_PRODUCER", f"Producer-Id must have 1 to {MAX_TOKEN_BYTES} bytes")
+        raise Problem.INVALID_PRODUCER.error(f"Producer-Id must have 1 to {MAX_TOKEN_BYTES} bytes")
     return ProducerStamp(
         producer_id.decode("latin-1"),
         whole_number(epoch, "Producer-Epoch", MAX_SAFE_INTEGER),
@@ -146,12 +130,12 @@ def producer(headers: Headers) -> ProducerStamp | None:
 
 
 def create_settings(headers: Headers, fork: ForkRequest | None) -> Settings:
-    """The settings that a PUT asks for (protocol section 5.1). Raises `BadRequest`."""
+    """The settings that a PUT asks for (protocol section 5.1). Raises `ProblemError`."""
     raw_type = headers.get(CONTENT_TYPE.key)
     ttl = headers.get(STREAM_TTL.key)
     expires_at = headers.get(STREAM_EXPIRES_AT.key)
     if ttl is not None and expires_at is not None:
-        raise BadRequest("INVALID_REQUEST", "Stream-TTL and Stream-Expires-At exclude each other")
+        raise Problem.INVALID_REQUEST.error("Stream-TTL and Stream-Expires-At cannot be combined")
     ttl_ms = None if ttl is None else whole_number(ttl, "Stream-TTL", MAX_TTL_S) * 1000
     text, expires_at_ms = (None, None) if expires_at is None else _timestamp(expires_at)
     return Settings(content_type(raw_type) if raw_type else None, ttl_ms, text, expires_at_ms, fork)
@@ -164,15 +148,15 @@ def _timestamp(raw: bytes) -> tuple[str, int]:
             raise ValueError
         return text, int(datetime.fromisoformat(text.upper()).timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise BadRequest(
-            "INVALID_REQUEST", "Stream-Expires-At must be an RFC 3339 time stamp"
+        raise Problem.INVALID_REQUEST.error(
+            "Stream-Expires-At must be an RFC 3339 time stamp"
         ) from None
 
 
 def fork_source(headers: Headers) -> bytes | None:
     """The key of the stream that Stream-Forked-From names, by its path or its URL at this host.
 
-    Raises `BadRequest`.
+    Raises `ProblemError`.
     """
     raw = headers.get(STREAM_FORKED_FROM.key)
     if raw is None:
@@ -188,7 +172,7 @@ def fork_source(headers: Headers) -> bytes | None:
         path = url.path if is_here else b""
     route = resolve(path) if path.startswith(b"/") else None
     if not isinstance(route, StreamRoute):
-        raise BadRequest("INVALID_FORK", "Stream-Forked-From is not the path of a stream here")
+        raise Problem.INVALID_FORK.error("Stream-Forked-From is not the path of a stream here")
     return route.key
 
 
@@ -198,15 +182,15 @@ def fork_request(headers: Headers, source: bytes | None) -> ForkRequest | None:
     raw_sub_offset = headers.get(STREAM_FORK_SUB_OFFSET.key)
     if source is None:
         if raw_offset is not None or raw_sub_offset is not None:
-            raise BadRequest(
-                "INVALID_FORK", "Stream-Fork-Offset and -Sub-Offset need Stream-Forked-From"
+            raise Problem.INVALID_FORK.error(
+                "Stream-Fork-Offset and -Sub-Offset need Stream-Forked-From"
             )
         return None
     offset = None
     if raw_offset is not None:
         offset = parse_offset(raw_offset)
         if offset is None:
-            raise BadRequest("INVALID_OFFSET", "Stream-Fork-Offset is not an offset")
+            raise Problem.INVALID_OFFSET.error("Stream-Fork-Offset is not an offset")
     sub_offset = 0
     if raw_sub_offset is not None:
         sub_offset = whole_number(raw_sub_offset, "Stream-Fork-Sub-Offset", MAX_SAFE_INTEGER)
@@ -214,7 +198,7 @@ def fork_request(headers: Headers, source: bytes | None) -> ForkRequest | None:
 
 
 def read_query(query: bytes) -> ReadQuery:
-    """The query of a GET on a stream (protocol sections 5.6 to 5.8). Raises `BadRequest`."""
+    """The query of a GET on a stream (protocol sections 5.6 to 5.8). Raises `ProblemError`."""
     if not query:
         return _DEFAULT_QUERY
     return _read_query_cached(query) if len(query) <= 200 else _read_query(query)
@@ -235,22 +219,22 @@ def _read_query(query: bytes) -> ReadQuery:
         try:
             live = Live(given[b"live"])
         except ValueError:
-            raise BadRequest("INVALID_REQUEST", "live must be long-poll or sse") from None
+            raise Problem.INVALID_REQUEST.error("live must be long-poll or sse") from None
         if b"offset" not in given:
-            raise BadRequest("INVALID_OFFSET", "a live read needs an offset")
+            raise Problem.INVALID_OFFSET.error("a live read needs an offset")
     timeout = given.get(b"timeout")
     most = given.get(b"max_bytes")
     cursor = given.get(b"cursor", b"")
     if len(cursor) > MAX_TOKEN_BYTES:
-        raise BadRequest("INVALID_REQUEST", f"cursor exceeds {MAX_TOKEN_BYTES} bytes")
+        raise Problem.INVALID_REQUEST.error(f"cursor exceeds {MAX_TOKEN_BYTES} bytes")
     record = given.get(b"record")
     if record is not None and b"offset" in given:
-        raise BadRequest("INVALID_REQUEST", "offset and record exclude each other")
+        raise Problem.INVALID_REQUEST.error("offset and record cannot be combined")
     framing = given.get(b"framing")
     if framing not in (None, b"lengths"):
-        raise BadRequest("INVALID_REQUEST", "framing must be lengths")
+        raise Problem.INVALID_REQUEST.error("framing must be lengths")
     if framing is not None and live is not None:
-        raise BadRequest("INVALID_REQUEST", "framing and live exclude each other")
+        raise Problem.INVALID_REQUEST.error("framing and live cannot be combined")
     max_bytes = PIECE_BYTES
     if most is not None:
         max_bytes = max(1, whole_number(most, "max_bytes", MAX_READ_BYTES))
@@ -270,10 +254,10 @@ def _read_query(query: bytes) -> ReadQuery:
 
 
 def is_local(given: Mapping[bytes, bytes]) -> bool:
-    """Whether a parsed query asks for this node's own state. Raises `BadRequest`."""
+    """Whether a parsed query asks for this node's own state. Raises `ProblemError`."""
     consistency = given.get(b"consistency", b"linearizable")
     if consistency not in (b"linearizable", b"local"):
-        raise BadRequest("INVALID_REQUEST", "consistency must be linearizable or local")
+        raise Problem.INVALID_REQUEST.error("consistency must be linearizable or local")
     return consistency == b"local"
 
 
@@ -284,20 +268,20 @@ def _offset(raw: bytes) -> Position | None:
         return START
     position = parse_offset(raw)
     if position is None:
-        raise BadRequest(
-            "INVALID_OFFSET", "offset must be -1, now, or an offset from an earlier answer"
+        raise Problem.INVALID_OFFSET.error(
+            "offset must be -1, now, or an offset from an earlier answer"
         )
     return position
 
 
 def _seconds_as_ms(raw: bytes) -> int:
     if re.fullmatch(rb"[0-9]{1,6}(\.[0-9]{1,3})?", raw) is None:
-        raise BadRequest("INVALID_REQUEST", "timeout must be a number of seconds")
+        raise Problem.INVALID_REQUEST.error("timeout must be a number of seconds")
     return int(float(raw) * 1000)
 
 
 def parse_query(query: bytes) -> dict[bytes, bytes]:
-    """Query parameters by name, decoded. Raises `BadRequest` for a repeated one."""
+    """Query parameters by name, decoded. Raises `ProblemError` for a repeated one."""
     given: dict[bytes, bytes] = {}
     for pair in query.split(b"&"):
         name, _, value = pair.partition(b"=")
@@ -306,14 +290,14 @@ def parse_query(query: bytes) -> dict[bytes, bytes]:
             value = unquote_to_bytes(value.replace(b"+", b" "))
         if name in given:
             text = name.decode("utf-8", "replace")
-            raise BadRequest("INVALID_REQUEST", f"the parameter {text} is given more than once")
+            raise Problem.INVALID_REQUEST.error(f"the parameter {text} is given more than once")
         given[name] = value
     return given
 
 
 def snapshot_offset(raw: bytes) -> Position:
-    """The offset in the path of a snapshot to publish. Raises `BadRequest`."""
+    """The offset in the path of a snapshot to publish. Raises `ProblemError`."""
     position = parse_offset(raw)
     if position is None:
-        raise BadRequest("INVALID_OFFSET", "a snapshot's offset must be one from an earlier answer")
+        raise Problem.INVALID_OFFSET.error("a snapshot's offset must be one from an earlier answer")
     return position

@@ -13,7 +13,8 @@ from typing import TypeVar
 
 import httptools
 
-from streamd.http.protocol.wire import SINGLE_HEADERS, VISIBLE, RequestRejected, too_many_headers
+from streamd.http.protocol.wire import SINGLE_HEADERS, VISIBLE, too_many_headers
+from streamd.protocol.problems import Problem, ProblemError
 
 MAX_TARGET_BYTES = 8 * 1024
 
@@ -60,7 +61,7 @@ class _Parts:
         if name in self.headers:
             if name in SINGLE_HEADERS:
                 text = name.decode("ascii", "replace")
-                raise RequestRejected(400, "DUPLICATE_HEADER", f"{text} is given more than once")
+                raise Problem.DUPLICATE_HEADER.error(f"{text} is given more than once")
             value = self.headers[name] + b", " + value
         self.headers[name] = value
 
@@ -74,7 +75,7 @@ class Fields:
     __slots__ = ("content_length", "expects_continue", "headers", "keep_alive", "version")
 
     def __init__(self, raw: bytes, max_headers: int) -> None:
-        """Parse ``HTTP/1.1``, the headers and the closing empty line. Raises `RequestRejected`."""
+        """Parse ``HTTP/1.1``, the headers and the closing empty line. Raises `ProblemError`."""
         _check_lines(raw, max_headers)
         parts = _Parts()
         parser = httptools.HttpRequestParser(parts)
@@ -83,15 +84,15 @@ class Fields:
         except httptools.HttpParserUpgrade:
             pass  # Ignoring an upgrade declines it (RFC 9110 section 7.8).
         except httptools.HttpParserCallbackError as error:
-            if isinstance(error.__context__, RequestRejected):
+            if isinstance(error.__context__, ProblemError):
                 raise error.__context__ from None
             raise
         except httptools.HttpParserError as error:
-            raise RequestRejected(400, "BAD_REQUEST", f"malformed HTTP: {error}") from None
+            raise Problem.BAD_REQUEST.error(f"malformed HTTP: {error}") from None
         self.version = parser.get_http_version()
         self.headers = parts.headers
         if self.version not in ("1.1", "1.0"):
-            raise RequestRejected(505, "HTTP_VERSION", "only HTTP/1.1 and HTTP/1.0 are supported")
+            raise Problem.HTTP_VERSION.error()
         check_host(self.headers.get(b"host"), required=self.version == "1.1")
         self.content_length = self._body_length()
         self.keep_alive = self._keeps_alive()
@@ -105,18 +106,14 @@ class Fields:
         coding = self.headers.get(b"transfer-encoding")
         if coding is not None:
             if length is not None:
-                raise RequestRejected(
-                    400, "AMBIGUOUS_LENGTH", "Content-Length and Transfer-Encoding are both given"
-                )
+                raise Problem.AMBIGUOUS_LENGTH.error()
             if coding.lower() != b"chunked" or self.version != "1.1":
-                raise RequestRejected(
-                    400, "INVALID_TRANSFER_ENCODING", "Transfer-Encoding must be chunked"
-                )
+                raise Problem.INVALID_TRANSFER_ENCODING.error()
             return None
         if length is None:
             return 0
         if not length.isdigit() or len(length) > 18:
-            raise RequestRejected(400, "INVALID_CONTENT_LENGTH", "Content-Length is not a number")
+            raise Problem.INVALID_CONTENT_LENGTH.error()
         return int(length)
 
     def _keeps_alive(self) -> bool:
@@ -151,7 +148,7 @@ class HeadParser:
         self._fields: dict[bytes, Fields] = {}
 
     def parse(self, raw: bytes) -> Head:
-        """The head `raw`, its closing empty line included. Raises `RequestRejected`."""
+        """The head `raw`, its closing empty line included. Raises `ProblemError`."""
         head = self._heads.get(raw)
         if head is None:
             head = self._parse(raw)
@@ -171,7 +168,7 @@ class HeadParser:
         line = _REQUEST_LINE.match(raw)
         if line is None:
             _check_lines(raw, self._max_headers)
-            raise RequestRejected(400, "BAD_REQUEST", "the request line is malformed")
+            raise Problem.BAD_REQUEST.error("the request line is malformed")
         check_method(line[1])
         rest = raw[line.end() - _VERSION_BYTES :]
         fields = self._fields.get(rest)
@@ -195,73 +192,69 @@ def _remember(memory: dict[bytes, _T], raw: bytes, parsed: _T) -> None:
 def _check_lines(raw: bytes, max_headers: int) -> None:
     """Check line ends, folding and control characters, which parsers tend to tolerate."""
     if raw.translate(None, VISIBLE):
-        raise RequestRejected(400, "BAD_REQUEST", "a control character in the head")
+        raise Problem.BAD_REQUEST.error("a control character in the head")
     lines = raw.count(b"\r\n")
     if raw.count(b"\n") != lines or raw.count(b"\r") != lines:
-        raise RequestRejected(400, "BAD_REQUEST", "a bare CR or LF in the head")
+        raise Problem.BAD_REQUEST.error("a bare CR or LF in the head")
     if b"\n " in raw or b"\n\t" in raw:
-        raise RequestRejected(400, "BAD_REQUEST", "a folded header line")
+        raise Problem.BAD_REQUEST.error("a folded header line")
     if lines - 2 > max_headers:
         raise too_many_headers(max_headers)
 
 
 def check_method(method: bytes) -> None:
-    """Raises `RequestRejected` for a method that is malformed, or that no path has."""
+    """Raises `ProblemError` for a method that is malformed, or that no path has."""
     if method in (b"CONNECT", b"TRACE"):
-        raise RequestRejected(
-            405, "METHOD_NOT_ALLOWED", f"{method.decode()} is not allowed", b"Allow: OPTIONS\r\n"
+        raise Problem.METHOD_NOT_ALLOWED.error(
+            f"{method.decode()} is not allowed", b"Allow: OPTIONS\r\n"
         )
     if _TOKEN.fullmatch(method) is None:
-        raise RequestRejected(400, "BAD_REQUEST", "the method is malformed")
+        raise Problem.BAD_REQUEST.error("the method is malformed")
     if method not in _METHODS:
-        raise RequestRejected(501, "METHOD_UNKNOWN", "unknown method")
+        raise Problem.METHOD_UNKNOWN.error()
 
 
 def check_host(host: bytes | None, *, required: bool = False) -> None:
-    """Raises `RequestRejected` for a Host header that is malformed, or missing where required."""
+    """Raises `ProblemError` for a Host header that is malformed, or missing where required."""
     if host is None:
         if required:
-            raise RequestRejected(400, "MISSING_HOST", "Host is required")
+            raise Problem.MISSING_HOST.error()
     elif _HOST.fullmatch(host) is None:
-        raise RequestRejected(400, "INVALID_HOST", "Host is not a host and port")
+        raise Problem.INVALID_HOST.error()
 
 
 def check_expectation(expect: bytes | None) -> None:
-    """Raises `RequestRejected` for any expectation but 100-continue."""
+    """Raises `ProblemError` for any expectation but 100-continue."""
     if expect is not None and expect.lower() != b"100-continue":
-        raise RequestRejected(417, "EXPECTATION_FAILED", "only Expect: 100-continue is supported")
+        raise Problem.EXPECTATION_FAILED.error()
 
 
 def split_target(target: bytes) -> tuple[bytes, bytes]:
     """Path and query of a request target in origin form, or in absolute form.
 
-    Raises `RequestRejected`.
+    Raises `ProblemError`.
     """
     if len(target) > MAX_TARGET_BYTES:
-        raise RequestRejected(
-            414, "TARGET_TOO_LONG", f"the target exceeds {MAX_TARGET_BYTES} bytes"
-        )
+        raise Problem.TARGET_TOO_LONG.error(f"the target exceeds {MAX_TARGET_BYTES} bytes")
     if not target.startswith(b"/"):
         absolute = _ABSOLUTE.fullmatch(target)
         if absolute is None or _HOST.fullmatch(absolute[1]) is None:
             if target == b"*":
                 return b"*", b""
-            raise RequestRejected(400, "INVALID_TARGET", "the request target is not a path")
+            raise Problem.INVALID_TARGET.error()
         target = absolute[2] if absolute[2].startswith(b"/") else b"/" + absolute[2]
     if target.translate(None, _TARGET):
-        raise RequestRejected(
-            400, "INVALID_TARGET", "the request target has a character not allowed there"
-        )
+        raise Problem.INVALID_TARGET.error("the request target has a character not allowed there")
     path, _, query = target.partition(b"?")
     return _checked_path(path), query
 
 
 def _checked_path(path: bytes) -> bytes:
-    """A raw path with a single meaning. Raises `RequestRejected`."""
+    """A raw path with a single meaning. Raises `ProblemError`."""
     if b"%" in path and _ESCAPE.search(path):
-        raise RequestRejected(400, "INVALID_PATH", "the path has an invalid percent escape")
+        raise Problem.INVALID_PATH.error("the path has an invalid percent escape")
     if (b".." in path or b"%" in path) and _DOTS.search(path):
-        raise RequestRejected(400, "INVALID_PATH", "the path has a .. segment")
+        raise Problem.INVALID_PATH.error("the path has a .. segment")
     return path
 
 

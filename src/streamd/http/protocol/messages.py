@@ -16,6 +16,7 @@ import msgspec
 from streamd.auth.certificates import Certificate
 from streamd.auth.identity import Identity
 from streamd.auth.rates import Account
+from streamd.protocol.problems import Problem
 
 Buffer = bytes | memoryview
 
@@ -89,8 +90,8 @@ class IncomingBody(Protocol):
     async def receive(self) -> bytes:
         """The next piece, of about 64 KiB at most; empty at the end and from then on.
 
-        Raises `ClientGone`, and `wire.RequestRejected` for a body that is malformed or arrives too
-        slowly: the adapter answers that, the handler only cleans up.
+        Raises `ClientGone`, and `ProblemError` for a body that is malformed or arrives too slowly:
+        after that nothing more can be received.
         """
         ...
 
@@ -390,16 +391,13 @@ class ErrorBody(msgspec.Struct):
 
 
 _JSON = msgspec.json.Encoder()
+_ERROR_HEAD = b"Content-Type: application/json\r\nCache-Control: no-store\r\n"
 
 
 def error_response(
-    status: int, code: str, message: str, head: bytes = b"", *, close: bool = False
+    problem: Problem, detail: str = "", head: bytes = b"", *, close: bool = False
 ) -> Response:
-    """An error in the form of every route: ``{"error":{"code","message"}}``; codes are stable."""
-    body = _JSON.encode(ErrorBody(ErrorDetail(code, message)))
-    return Response(
-        status,
-        b"Content-Type: application/json\r\nCache-Control: no-store\r\n" + head,
-        body,
-        close,
-    )
+    """The answer that a problem is: ``{"error":{"code","message"}}``. `detail` replaces its
+    message, and `head` is added to its own header lines."""
+    body = _JSON.encode(ErrorBody(ErrorDetail(problem.code, detail or problem.message)))
+    return Response(problem.status, _ERROR_HEAD + problem.head + head, body, close)

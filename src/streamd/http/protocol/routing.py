@@ -12,6 +12,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from streamd.http.protocol.messages import Response, error_response
+from streamd.protocol.problems import Problem
 from streamd.streams.bounds import MAX_BUCKETED_BYTES
 from streamd.streams.keys import is_bucket_id, is_bucket_name, stream_key
 
@@ -79,14 +80,13 @@ class BatchRoute(NamedTuple):
 
 
 class BadPath(NamedTuple):
-    """A path that names nothing, and the error that says why."""
+    """A path that names nothing, and the problem that says why."""
 
-    status: int
-    code: str
-    message: str
+    problem: Problem
+    detail: str = ""
 
     def response(self) -> Response:
-        return error_response(self.status, self.code, self.message)
+        return error_response(*self)
 
 
 Target = (
@@ -102,12 +102,10 @@ Target = (
 )
 
 _BUCKETS = BucketsRoute()
-NO_SUCH_ROUTE = BadPath(404, "NOT_FOUND", "no such route")
-INVALID_BUCKET_ID = BadPath(
-    400, "INVALID_BUCKET_ID", "a bucket id is 4 to 64 of a-z 0-9 _ - and not reserved"
-)
+NO_SUCH_ROUTE = BadPath(Problem.NOT_FOUND)
+INVALID_BUCKET_ID = BadPath(Problem.INVALID_BUCKET_ID)
 RESERVED_STREAM = BadPath(
-    400, "INVALID_STREAM_ID", "the stream id `streams` is reserved: it lists the bucket"
+    Problem.INVALID_STREAM_ID, "the stream id `streams` is reserved: it lists the bucket"
 )
 
 
@@ -137,16 +135,16 @@ def resolve(path: bytes) -> Target | None:
     if not path.startswith(_V1):
         return _resolve_bucketed(path)
     if len(path) > MAX_PATH_BYTES:
-        return BadPath(400, "INVALID_PATH", f"the path is longer than {MAX_PATH_BYTES} bytes")
+        return BadPath(Problem.INVALID_PATH, f"the path is longer than {MAX_PATH_BYTES} bytes")
     if _ESCAPED_SLASH.search(path):
         # A proxy with rules for paths would take the decoded path for another one.
-        return BadPath(400, "INVALID_PATH", "the path has an escaped slash")
+        return BadPath(Problem.INVALID_PATH, "the path has an escaped slash")
     decoded = _decode(path[len(_V1) :])
     if isinstance(decoded, BadPath):
         return decoded
     segments = decoded.split(b"/")
     if not all(segments):
-        return BadPath(400, "INVALID_PATH", "the stream's path has an empty segment")
+        return BadPath(Problem.INVALID_PATH, "the stream's path has an empty segment")
     if segments[0] == b"__ds":
         return NO_SUCH_ROUTE
     if len(segments) == 1:
@@ -211,10 +209,10 @@ def _stream_in(bucket: bytes, raw_name: bytes, path: bytes) -> StreamRoute | Lis
     if name == LISTING:
         return ListingRoute(bucket)
     if not name or b"/" in name or b".." in name:
-        return BadPath(400, "INVALID_STREAM_ID", "a stream id is not empty, and has no / or ..")
+        return BadPath(Problem.INVALID_STREAM_ID, "a stream id is not empty, and has no / or ..")
     if len(bucket) + 1 + len(name) > MAX_BUCKETED_BYTES:
         return BadPath(
-            400, "INVALID_STREAM_ID", f"bucket and stream ids exceed {MAX_BUCKETED_BYTES} bytes"
+            Problem.INVALID_STREAM_ID, f"bucket and stream ids exceed {MAX_BUCKETED_BYTES} bytes"
         )
     return StreamRoute(stream_key(bucket, name), path, False)
 
@@ -223,15 +221,15 @@ def _decode(raw: bytes) -> bytes | BadPath:
     """Undo percent-encoding, refusing ambiguous and malformed paths."""
     if b"%" in raw:
         if _BAD_ESCAPE.search(raw):
-            return BadPath(400, "INVALID_PATH", "the path has an invalid percent escape")
+            return BadPath(Problem.INVALID_PATH, "the path has an invalid percent escape")
         raw = unquote_to_bytes(raw)
     if _CONTROL.search(raw):
-        return BadPath(400, "INVALID_PATH", "the path has a control character or a backslash")
+        return BadPath(Problem.INVALID_PATH, "the path has a control character or a backslash")
     if not raw.isascii():
         try:
             raw.decode()
         except UnicodeDecodeError:
-            return BadPath(400, "INVALID_PATH", "the path is not UTF-8")
+            return BadPath(Problem.INVALID_PATH, "the path is not UTF-8")
     if b".." in raw and b".." in raw.split(b"/"):
-        return BadPath(400, "INVALID_PATH", "the path has a .. segment")
+        return BadPath(Problem.INVALID_PATH, "the path has a .. segment")
     return raw

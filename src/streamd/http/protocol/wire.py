@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from http import HTTPStatus
 
-from streamd.http.protocol.messages import Buffer, LiveResponse, Response, error_response
+from streamd.http.protocol.messages import Buffer, LiveResponse, Response
 from streamd.protocol.headers import HEADERS
+from streamd.protocol.problems import Problem, ProblemError
 
 MAX_CHUNK_LINE_BYTES = 256
 MAX_TRAILER_BYTES = 4 * 1024
@@ -35,32 +36,16 @@ PREFACE_HEAD = b"PRI * HTTP/2.0\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class RequestRejected(Exception):
-    """The request is malformed or over a limit: `response` is sent and the connection closed."""
-
-    def __init__(self, status: int, code: str, message: str, head: bytes = b"") -> None:
-        super().__init__(message)
-        self.response: Response = error_response(status, code, message, head, close=True)
-
-
-class RequestRefused(RequestRejected):
-    """The request is refused by its head, and its body stays where it is."""
-
-    def __init__(self, response: Response) -> None:
-        response.close = True
-        self.response = response
-
-
-def head_too_large(limit: int) -> RequestRejected:
+def head_too_large(limit: int) -> ProblemError:
     """The rejection of a head of more than `limit` bytes."""
-    message = f"the head exceeds {limit} bytes (server.max_header_bytes)"
-    return RequestRejected(431, "HEADERS_TOO_LARGE", message)
+    return Problem.HEADERS_TOO_LARGE.error(
+        f"the head exceeds {limit} bytes (server.max_header_bytes)"
+    )
 
 
-def too_many_headers(limit: int) -> RequestRejected:
+def too_many_headers(limit: int) -> ProblemError:
     """The rejection of a head with more than `limit` headers."""
-    message = f"more than {limit} headers (server.max_headers)"
-    return RequestRejected(431, "TOO_MANY_HEADERS", message)
+    return Problem.TOO_MANY_HEADERS.error(f"more than {limit} headers (server.max_headers)")
 
 
 class Chunked:
@@ -80,7 +65,7 @@ class Chunked:
 
         At most `CHUNKS_PER_TURN` at once: a tiny chunk costs a hundred times as much as its bytes.
         Returns whether there may be more to decode, after a turn of the loop. Raises
-        `RequestRejected`.
+        `ProblemError`.
         """
         at = 0
         for _ in range(CHUNKS_PER_TURN):
@@ -110,11 +95,11 @@ class Chunked:
 
     def _take(self, line: bytes) -> None:
         if self._state == "data end":
-            raise RequestRejected(400, "BAD_CHUNK", "a chunk is longer than its size")
+            raise Problem.BAD_CHUNK.error("a chunk is longer than its size")
         if self._state == "size":
             match = _CHUNK_SIZE.fullmatch(line)
             if match is None:
-                raise RequestRejected(400, "BAD_CHUNK", "a chunk size is malformed")
+                raise Problem.BAD_CHUNK.error("a chunk size is malformed")
             self._left = int(match[1], 16)
             self._state = "data" if self._left else "trailer"
         elif not line:
@@ -123,16 +108,14 @@ class Chunked:
             self._take_trailer(line)
 
     def _take_trailer(self, line: bytes) -> None:
-        """Drop a trailer. Raises `RequestRejected` for one that would change the request."""
+        """Drop a trailer. Raises `ProblemError` for one that would change the request."""
         self.trailer_bytes += len(line)
         name, colon, value = line.partition(b":")
         if self.trailer_bytes > MAX_TRAILER_BYTES:
-            raise RequestRejected(
-                431, "TRAILERS_TOO_LARGE", f"the trailers exceed {MAX_TRAILER_BYTES} bytes"
-            )
+            raise Problem.TRAILERS_TOO_LARGE.error(f"the trailers exceed {MAX_TRAILER_BYTES} bytes")
         well_formed = colon and _TOKEN.fullmatch(name) and not value.translate(None, VISIBLE)
         if not well_formed or name.lower() in _NO_TRAILERS:
-            raise RequestRejected(400, "BAD_TRAILER", "a trailer is malformed or not allowed")
+            raise Problem.BAD_TRAILER.error()
 
 
 def _line(buffer: bytearray, at: int) -> bytes | None:
@@ -140,18 +123,18 @@ def _line(buffer: bytearray, at: int) -> bytes | None:
     end = buffer.find(b"\n", at, at + MAX_CHUNK_LINE_BYTES + 2)
     if end < 0:
         if len(buffer) - at > MAX_CHUNK_LINE_BYTES:
-            raise RequestRejected(400, "BAD_CHUNK", "a line of the chunked body is too long")
+            raise Problem.BAD_CHUNK.error("a line of the chunked body is too long")
         return None
     line = bytes(buffer[at : end - 1]) if end > at else b""
     if buffer[end - 1 : end] != b"\r" or end == at or b"\r" in line or b"\0" in line:
-        raise RequestRejected(400, "BAD_CHUNK", "a bare CR or LF in the chunked body")
+        raise Problem.BAD_CHUNK.error("a bare CR or LF in the chunked body")
     return line
 
 
 def take_head(buffer: bytearray, searched: int, limit: int) -> bytes | None:
     """The head at the front of `buffer`, taken from there, or None if its end has not come yet.
 
-    The first `searched` bytes have no end of a head. Raises `RequestRejected`.
+    The first `searched` bytes have no end of a head. Raises `ProblemError`.
     """
     if buffer[:2] == b"\r\n":
         del buffer[: empty_lines(buffer)]  # RFC 9112 section 2.2: ignored.
@@ -161,7 +144,7 @@ def take_head(buffer: bytearray, searched: int, limit: int) -> bytes | None:
         if len(buffer) > limit:
             raise head_too_large(limit)
         if b"\n\n" in buffer or b"\0" in buffer:
-            raise RequestRejected(400, "BAD_REQUEST", "a bare LF or NUL in the head")
+            raise Problem.BAD_REQUEST.error("a bare LF or NUL in the head")
         return None
     if end + 4 > limit:
         raise head_too_large(limit)

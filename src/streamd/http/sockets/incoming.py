@@ -10,9 +10,10 @@ import trio
 
 from streamd.config.settings import ServerConfig
 from streamd.http.protocol.heads import Fields
-from streamd.http.protocol.messages import Application, LateAnswer, Request
-from streamd.http.protocol.wire import Chunked, RequestRefused, RequestRejected
+from streamd.http.protocol.messages import Application, LateAnswer, Request, Response
+from streamd.http.protocol.wire import Chunked
 from streamd.http.sockets.fair_limits import Allotment, LimitReached
+from streamd.protocol.problems import Problem, ProblemError
 
 _MARKS_PER_WINDOW = 8
 
@@ -46,49 +47,39 @@ class Pace:
         return span_s < self._window_s or came >= self._least_bytes_per_s * span_s
 
     async def wait(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Wait for the client by `receive`. Raises `RequestRejected` when it is too slow."""
+        """Wait for the client by `receive`. Raises `ProblemError` when it is too slow."""
         started = trio.current_time()
         with trio.move_on_after(self._window_s):
             data = await receive()
             if not self.keeps_up(trio.current_time() - started, len(data)):
-                raise too_slow()
+                raise Problem.BODY_TIMEOUT.error()
             return data
-        raise too_slow()
+        raise Problem.BODY_TIMEOUT.error()
 
 
-async def check_head(application: Application, request: Request) -> None:
-    """Raises `RequestRefused`, which may take a while, if a request's head is enough to refuse
-    it."""
+async def check_head(application: Application, request: Request) -> Response | None:
+    """The answer to a request that its head is enough to refuse, so that its body stays where it
+    is. It may take a while."""
     response = application.refusal(request) or await application.foreseen(request)
     if response is None:
-        return
+        return None
     request.uncharge_body(0)  # It is not received.
     if isinstance(response, LateAnswer):
         await trio.sleep_until(response.deadline)
-        response = response.answer
-    raise RequestRefused(response)
+        return response.answer
+    return response
 
 
-def head_too_slow() -> RequestRejected:
-    """The rejection of a head that is not whole after `header_timeout_ms`."""
-    return RequestRejected(408, "HEADER_TIMEOUT", "the request's head arrived too slowly")
+def too_many_bodies() -> ProblemError:
+    """The refusal of a body beyond what all bodies together may hold."""
+    return Problem.OVERLOADED.error(
+        "too many bodies are being received (server.max_buffered_bytes)"
+    )
 
 
-def too_slow() -> RequestRejected:
-    """The rejection of a body that falls short of `Pace`."""
-    return RequestRejected(408, "BODY_TIMEOUT", "the request's body arrived too slowly")
-
-
-def too_many_bodies() -> RequestRejected:
-    """The rejection of a body beyond what all bodies together may hold."""
-    message = "too many bodies are being received (server.max_buffered_bytes)"
-    return RequestRejected(503, "OVERLOADED", message, b"Retry-After: 1\r\n")
-
-
-def body_too_large(limit: int) -> RequestRejected:
-    """The rejection of a body of more than `limit` bytes."""
-    message = f"the body exceeds {limit} bytes (server.max_body_bytes)"
-    return RequestRejected(413, "BODY_TOO_LARGE", message)
+def body_too_large(limit: int) -> ProblemError:
+    """The refusal of a body of more than `limit` bytes."""
+    return Problem.BODY_TOO_LARGE.error(f"the body exceeds {limit} bytes (server.max_body_bytes)")
 
 
 class Wire(Protocol):
@@ -183,7 +174,7 @@ class WholeBody:
         return self._pace.keeps_up(waited_s, came)
 
     async def receive(self) -> bytes:
-        """All of it. Raises `RequestRejected`, `ClientGone`."""
+        """All of it. Raises `ProblemError`, `ClientGone`."""
         buffer, length = self._wire.buffer, self._fields.content_length
         if self._fields.expects_continue and not buffer:
             await self._wire.send_continue()

@@ -13,14 +13,12 @@ from contextlib import contextmanager
 from streamd.http.protocol.messages import Buffer, error_response
 from streamd.http.sockets.fair_limits import leaves_enough
 from streamd.http.sockets.transports import is_joined
+from streamd.protocol.problems import Problem
 
 # Smaller answers are not counted: about as much waits in each client's socket as well.
 UNCOUNTED_BYTES = 64 * 1024
 FULL = error_response(
-    503,
-    "OVERLOADED",
-    "too many answers wait for slow clients (server.max_buffered_bytes)",
-    b"Retry-After: 1\r\n",
+    Problem.OVERLOADED, "too many answers wait for slow clients (server.max_buffered_bytes)"
 )
 
 

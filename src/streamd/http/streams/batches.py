@@ -12,13 +12,14 @@ from struct import Struct
 import msgspec
 
 from streamd.http.protocol import fields
-from streamd.http.protocol.fields import BadRequest
 from streamd.http.protocol.messages import Request, Response
+from streamd.http.protocol.refusals import answer_to
 from streamd.http.protocol.routing import BatchRoute
 from streamd.http.streams.service import Service
 from streamd.http.streams.writes import Write, append_answer, append_command, cut, stream_refusal
 from streamd.node.foresight import SMALL_WRITE_BYTES
 from streamd.protocol.headers import CONTENT_TYPE
+from streamd.protocol.problems import Problem, ProblemError
 from streamd.streams.commands import Append, Outcome, Result
 from streamd.streams.content import InvalidJson, Records, is_json, json_message
 from streamd.streams.offsets import Position
@@ -49,7 +50,7 @@ def begin_append_batch(request: Request, route: BatchRoute) -> Write | None:
     kind = _kind(request)
     try:
         records = _framed_records(kind, request.body)
-    except BadRequest:
+    except ProblemError:
         return None  # Errors of the stream come first, and it may have to be looked up.
     return write_batch(request, route, kind, records)
 
@@ -59,14 +60,14 @@ async def append_batch(service: Service, request: Request, route: BatchRoute) ->
     kind = _kind(request)
     try:
         records = await cut(service, _framed_records, kind, request.body)
-    except BadRequest as unfit:
-        return await stream_refusal(service, route.stream, kind) or unfit.response()
+    except ProblemError as unfit:
+        return await stream_refusal(service, route.stream, kind) or answer_to(unfit)
     write = write_batch(request, route, kind, records)
     return write.answer(await service.node.foresight.propose(write.command, write.size))
 
 
 def write_batch(request: Request, route: BatchRoute, kind: str, records: Records) -> Write:
-    """The append of a request's records. Raises `BadRequest`."""
+    """The append of a request's records. Raises `ProblemError`."""
     command = append_command(request.headers, route.stream, kind, records)
     return Write(command, len(records.data), lambda outcome: _answer(command, outcome, route))
 
@@ -74,7 +75,7 @@ def write_batch(request: Request, route: BatchRoute, kind: str, records: Records
 def _kind(request: Request) -> str:
     raw_type = request.headers.get(CONTENT_TYPE.key)
     if not raw_type:
-        raise BadRequest("MISSING_CONTENT_TYPE", "Content-Type is required: the payloads' type")
+        raise Problem.MISSING_CONTENT_TYPE.error("Content-Type is required: the payloads' type")
     return fields.content_type(raw_type)
 
 
@@ -95,25 +96,25 @@ def _payloads(body: bytes) -> list[bytes]:
     while at < len(body):
         start = at + _LENGTH.size
         if start > len(body):
-            raise BadRequest("INVALID_FRAME", f"the length at byte {at} is cut off")
+            raise Problem.INVALID_FRAME.error(f"the length at byte {at} is cut off")
         (length,) = _LENGTH.unpack_from(body, at)
         if not length:
-            raise BadRequest("INVALID_FRAME", f"the frame at byte {at} is empty")
+            raise Problem.INVALID_FRAME.error(f"the frame at byte {at} is empty")
         at = start + length
         if at > len(body):
-            raise BadRequest("INVALID_FRAME", f"the body ends inside the frame at byte {start - 4}")
+            raise Problem.INVALID_FRAME.error(f"the body ends inside the frame at byte {start - 4}")
         if len(payloads) == MAX_FRAMES:
-            raise BadRequest("TOO_MANY_FRAMES", f"a batch has at most {MAX_FRAMES} frames")
+            raise Problem.TOO_MANY_FRAMES.error(f"a batch has at most {MAX_FRAMES} frames")
         payloads.append(body[start:at])
     if not payloads:
-        raise BadRequest("EMPTY_BODY", "a batch has at least one frame")
+        raise Problem.EMPTY_BODY.error("a batch has at least one frame")
     return payloads
 
 
 def _framed_records(kind: str, body: bytes) -> Records:
     """The payloads of a body's frames as records. For JSON each is one message, even an array.
 
-    Raises `BadRequest`.
+    Raises `ProblemError`.
     """
     payloads = _payloads(body)
     if is_json(kind):
@@ -122,7 +123,7 @@ def _framed_records(kind: str, body: bytes) -> Records:
                 payloads[number] = json_message(payload)
             except InvalidJson as error:
                 message = f"frame {number} is not one JSON message: {error}"
-                raise BadRequest("INVALID_JSON", message) from None
+                raise Problem.INVALID_JSON.error(message) from None
     return Records(b"".join(payloads), [len(payload) for payload in payloads])
 
 

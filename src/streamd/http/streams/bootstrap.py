@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from streamd.auth import signed_urls
 from streamd.http.access.rates import spend_out
-from streamd.http.protocol.fields import BadRequest, parse_query
+from streamd.http.protocol.fields import parse_query
 from streamd.http.protocol.messages import (
     Buffer,
     Channel,
@@ -24,6 +24,7 @@ from streamd.http.sockets.fair_limits import LimitReached
 from streamd.http.streams.service import Service
 from streamd.http.streams.snapshots import TOO_MANY_DOWNLOADS, Sending
 from streamd.objectstore.errors import ColdError
+from streamd.protocol.problems import Problem
 from streamd.streams.chunks import OffsetMismatch, Slice, Window
 from streamd.streams.content import DEFAULT_CONTENT_TYPE, JSON_SEPARATOR, is_json
 from streamd.streams.model import Stream
@@ -40,7 +41,7 @@ async def bootstrap(
     """GET: sends the stream up to the tail that it had when the response began."""
     if request.query and parse_query(request.query).keys() - {signed_urls.PARAMETER}:
         message = "bootstrap takes no query parameters; read live from Stream-Next-Offset"
-        raise BadRequest("INVALID_REQUEST", message)
+        raise Problem.INVALID_REQUEST.error(message)
     stream = await service.find(route.stream)
     if isinstance(stream, Response):
         return stream

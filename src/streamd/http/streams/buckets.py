@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from streamd.auth.scopes import NamePattern
-from streamd.http.protocol.fields import BadRequest, is_local, parse_query, whole_number
+from streamd.http.protocol.fields import is_local, parse_query, whole_number
 from streamd.http.protocol.limit_bodies import LimitsBody
 from streamd.http.protocol.messages import Request, Response, error_response
 from streamd.http.protocol.routing import (
@@ -17,6 +17,7 @@ from streamd.http.protocol.routing import (
 )
 from streamd.http.streams.service import BUCKET_NOT_FOUND, Service
 from streamd.http.streams.writes import location
+from streamd.protocol.problems import Problem
 from streamd.streams.commands import CreateBucket, DeleteBucket, Result, Sweep
 from streamd.streams.etags import state_tag
 from streamd.streams.keys import is_bucket_id, stream_key
@@ -96,7 +97,7 @@ async def create(service: Service, request: Request, route: BucketRoute) -> Resp
     """PUT of a bucket."""
     outcome = await service.node.group.writes.propose(CreateBucket(route.name))
     if outcome.result is Result.BUCKET_EXISTS:
-        return error_response(409, "BUCKET_EXISTS", "the bucket exists")
+        return error_response(Problem.BUCKET_EXISTS)
     return Response(201, location(request))
 
 
@@ -130,8 +131,7 @@ async def delete(service: Service, request: Request, route: BucketRoute) -> Resp
         case Result.BUCKET_NOT_FOUND:
             return BUCKET_NOT_FOUND
         case _:
-            message = "the bucket has streams, or deleted ones that forks still read"
-            return error_response(409, "BUCKET_NOT_EMPTY", message)
+            return error_response(Problem.BUCKET_NOT_EMPTY)
 
 
 async def _sweep(service: Service, name: bytes) -> bool:
@@ -244,12 +244,12 @@ def _text(given: dict[bytes, bytes], name: bytes) -> bytes:
     try:
         raw.decode()
     except UnicodeDecodeError:
-        raise BadRequest("INVALID_REQUEST", f"{name.decode()} is not UTF-8") from None
+        raise Problem.INVALID_REQUEST.error(f"{name.decode()} is not UTF-8") from None
     return raw
 
 
 def _limit(raw: bytes | None) -> int:
     limit = MAX_LISTED if raw is None else whole_number(raw, "limit", MAX_LISTED)
     if not limit:
-        raise BadRequest("INVALID_REQUEST", f"limit must be 1 to {MAX_LISTED}")
+        raise Problem.INVALID_REQUEST.error(f"limit must be 1 to {MAX_LISTED}")
     return limit

@@ -28,7 +28,7 @@ async def refusal_of_large_write(
 
     Raises `NoRoom` for a write that this node would take, had it room for its bytes. Repetitions
     and writes that are refused for another reason bring none, and get their own answers. Raises
-    `BadRequest`, `Unavailable`.
+    `ProblemError`, `Unavailable`.
     """
     group = service.node.group
     if group.admission.has_room and not group.state.limits.quotas:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from streamd.http.protocol.messages import Response, error_response
+from streamd.protocol.problems import Problem
 from streamd.streams.commands import Outcome, Result
 
 
@@ -11,12 +12,11 @@ def quota_answer(outcome: Outcome) -> Response:
     match outcome.result:
         case Result.BUCKET_FULL:
             message = "the bucket keeps as many bytes as its limits allow"
-            return error_response(507, "QUOTA_EXCEEDED", message)
+            return error_response(Problem.QUOTA_EXCEEDED, message)
         case Result.STREAM_FULL:
             message = "the stream keeps as many bytes as the limits of its bucket allow"
-            return error_response(507, "QUOTA_EXCEEDED", message)
+            return error_response(Problem.QUOTA_EXCEEDED, message)
         case Result.TOO_MANY_STREAMS:
-            message = "the bucket has as many streams as its limits allow"
-            return error_response(403, "TOO_MANY_STREAMS", message)
+            return error_response(Problem.TOO_MANY_STREAMS)
         case _:
             raise AssertionError(outcome)

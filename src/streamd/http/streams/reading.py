@@ -11,7 +11,7 @@ import trio
 from streamd.http.access.rates import begin_live, charge_answer, end_live
 from streamd.http.protocol import compression, fields
 from streamd.http.protocol.conditions import named_tag
-from streamd.http.protocol.fields import BadRequest, Live, ReadQuery
+from streamd.http.protocol.fields import Live, ReadQuery
 from streamd.http.protocol.messages import Buffer, LiveResponse, Parked, Request, Response
 from streamd.http.protocol.routing import StreamRoute
 from streamd.http.streams.live import Reader
@@ -20,6 +20,7 @@ from streamd.http.streams.service import NOT_FOUND, TOO_MANY_READERS, Service, o
 from streamd.http.streams.tailing import tail_by_sse
 from streamd.node.reads import OffsetGone
 from streamd.protocol.headers import IF_NONE_MATCH
+from streamd.protocol.problems import Problem
 from streamd.streams.chunks import OffsetMismatch, Slice
 from streamd.streams.content import is_json
 from streamd.streams.etags import range_tag, state_tag
@@ -232,7 +233,7 @@ async def _catch_up(
     try:
         found = await service.node.reads.read(stream, query.window(at))
     except OffsetMismatch:
-        raise BadRequest("INVALID_OFFSET", "offset is not an offset of this stream") from None
+        raise Problem.INVALID_OFFSET.error("offset is not an offset of this stream") from None
     except OffsetGone as gone:
         return offset_gone(gone.earliest)
     response = _slice(service, request, stream, at, query, found)
@@ -384,8 +385,8 @@ class LongPoll(Reader):
         end_live(self.request.accounts)
 
     def _without_records(self, current: Stream | Response) -> Response | None:
-        """The answer if there are no records to be read. Raises `BadRequest` if the reader's token
-        has ended."""
+        """The answer if there are no records to be read. Raises `ProblemError` if the reader's
+        token has ended."""
         self._service.authority.admit_again(self.request)
         if isinstance(current, Response):
             return current

@@ -20,6 +20,7 @@ from streamd.http.sockets.outgoing import Outgoing
 from streamd.http.streams.live import Hub
 from streamd.http.streams.recent_answers import RecentAnswers
 from streamd.node.node import Node
+from streamd.protocol.problems import Problem
 from streamd.streams.commands import Sweep
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
@@ -150,16 +151,11 @@ def _found(stream: Stream | None) -> Stream | Response:
 def offset_gone(earliest: Position) -> Response:
     """The error for an offset before the earliest one (extensions section 2.2)."""
     return error_response(
-        410,
-        "STREAM_OFFSET_GONE",
-        "the records before Stream-Earliest-Offset were trimmed; start from the stream's bootstrap",
-        b"Stream-Earliest-Offset: %b\r\n" % earliest.token(),
+        Problem.STREAM_OFFSET_GONE, head=b"Stream-Earliest-Offset: %b\r\n" % earliest.token()
     )
 
 
-NOT_FOUND = error_response(404, "STREAM_NOT_FOUND", "stream not found")
-BUCKET_NOT_FOUND = error_response(404, "BUCKET_NOT_FOUND", "bucket not found")
-GONE = error_response(410, "STREAM_GONE", "the stream was deleted; forks of it still exist")
-TOO_MANY_READERS = error_response(
-    503, "TOO_MANY_READERS", "too many live readers; try again later", b"Retry-After: 1\r\n"
-)
+NOT_FOUND = error_response(Problem.STREAM_NOT_FOUND)
+BUCKET_NOT_FOUND = error_response(Problem.BUCKET_NOT_FOUND)
+GONE = error_response(Problem.STREAM_GONE)
+TOO_MANY_READERS = error_response(Problem.TOO_MANY_READERS)

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from streamd.auth import signed_urls
 from streamd.http.protocol import fields
-from streamd.http.protocol.fields import BadRequest
 from streamd.http.protocol.messages import (
     Channel,
     ClientGone,
@@ -27,6 +26,7 @@ from streamd.http.streams.service import GONE, NOT_FOUND, Service, offset_gone
 from streamd.node.blobs import BlobGone, Upload, UploadRefused
 from streamd.objectstore.errors import ColdError
 from streamd.protocol.headers import CONTENT_TYPE
+from streamd.protocol.problems import Problem
 from streamd.streams.blobs import PART_BYTES
 from streamd.streams.chunks import OffsetMismatch, Window
 from streamd.streams.commands import Outcome, Result
@@ -40,19 +40,9 @@ from streamd.streams.quotas import note_refusal
 # new part for long is then known to have lost its node.
 _PART_S = 15.0
 
-_NO_SNAPSHOT = error_response(404, "SNAPSHOT_NOT_FOUND", "snapshot not found")
-_TOO_MANY_UPLOADS = error_response(
-    503,
-    "TOO_MANY_UPLOADS",
-    "too many snapshots are being published; try again later",
-    b"Retry-After: 1\r\n",
-)
-TOO_MANY_DOWNLOADS = error_response(
-    503,
-    "TOO_MANY_DOWNLOADS",
-    "too many snapshots are being read; try again later",
-    b"Retry-After: 1\r\n",
-)
+_NO_SNAPSHOT = error_response(Problem.SNAPSHOT_NOT_FOUND)
+_TOO_MANY_UPLOADS = error_response(Problem.TOO_MANY_UPLOADS)
+TOO_MANY_DOWNLOADS = error_response(Problem.TOO_MANY_DOWNLOADS)
 
 
 class Sending:
@@ -151,8 +141,8 @@ async def _upload(
     content_type: str,
 ) -> Outcome:
     """Write the body to the log part by part, then publish it, unless the sender's credentials have
-    ended meanwhile, or a quota refuses it: this may take hours. Raises `BadRequest`, `Unavailable`,
-    `UploadRefused`."""
+    ended meanwhile, or a quota refuses it: this may take hours. Raises `ProblemError`,
+    `Unavailable`, `UploadRefused`."""
     digest = blake2b(digest_size=32)
     part = bytearray()
     size = 0
@@ -192,7 +182,7 @@ def _check_size(service: Service, size: int) -> None:
     limit = service.server.max_snapshot_bytes
     if size > limit:
         message = f"the snapshot exceeds {limit} bytes (server.max_snapshot_bytes)"
-        raise BadRequest("SNAPSHOT_TOO_LARGE", message, 413)
+        raise Problem.SNAPSHOT_TOO_LARGE.error(message)
 
 
 def _hopeless(stream: Stream, at: Position) -> Response | None:
@@ -215,15 +205,13 @@ def _publish_answer(outcome: Outcome) -> Response:
             return offset_gone(outcome.earliest)
         case Result.OFFSET_INVALID:
             message = "the offset is not between two messages of the stream"
-            return error_response(400, "INVALID_OFFSET", message)
+            return error_response(Problem.INVALID_OFFSET, message)
         case Result.OFFSET_BEYOND_TAIL:
             return _beyond_tail(outcome.tail)
         case Result.SNAPSHOT_DIFFERS:
-            message = "another snapshot was published at this offset"
-            return error_response(409, "SNAPSHOT_EXISTS", message)
+            return error_response(Problem.SNAPSHOT_EXISTS)
         case Result.UPLOAD_LOST:
-            message = "the upload was interrupted; publish the snapshot again"
-            return error_response(503, "UPLOAD_LOST", message, b"Retry-After: 1\r\n")
+            return error_response(Problem.UPLOAD_LOST)
         case Result.NOT_FOUND:
             return NOT_FOUND
         case Result.GONE:
@@ -234,7 +222,7 @@ def _publish_answer(outcome: Outcome) -> Response:
 
 def _beyond_tail(tail: Position) -> Response:
     head = b"Stream-Next-Offset: %b\r\n" % tail.token()
-    return error_response(409, "OFFSET_BEYOND_TAIL", "the offset is past the stream's tail", head)
+    return error_response(Problem.OFFSET_BEYOND_TAIL, head=head)
 
 
 # -- reading ----------------------------------------------------------------------------------
@@ -302,5 +290,4 @@ async def delete(service: Service, request: Request, route: SnapshotRoute) -> Re
         return stream
     if stream.snapshot is None or stream.snapshot.position.token() != route.offset:
         return _NO_SNAPSHOT
-    message = "the latest snapshot replaces trimmed records and cannot be deleted"
-    return error_response(409, "SNAPSHOT_IN_USE", message)
+    return error_response(Problem.SNAPSHOT_IN_USE)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import trio
 
 from streamd.http.access.rates import PAUSE_S, begin_live, end_live, spend_out
-from streamd.http.protocol.fields import BadRequest
 from streamd.http.protocol.messages import (
     Buffer,
     Channel,
@@ -32,6 +31,7 @@ from streamd.http.streams.live import SseReader
 from streamd.http.streams.service import TOO_MANY_READERS, Service, offset_gone
 from streamd.node.reads import OffsetGone
 from streamd.objectstore.errors import ColdError
+from streamd.protocol.problems import Problem
 from streamd.streams.chunks import OffsetMismatch, Window
 from streamd.streams.content import is_text
 from streamd.streams.etags import state_tag
@@ -56,7 +56,7 @@ async def tail_by_sse(
     try:
         await service.node.reads.read(stream, Window(at, 1))
     except OffsetMismatch:
-        raise BadRequest("INVALID_OFFSET", "offset is not an offset of this stream") from None
+        raise Problem.INVALID_OFFSET.error("offset is not an offset of this stream") from None
     except OffsetGone as gone:
         return offset_gone(gone.earliest)
     held = b""

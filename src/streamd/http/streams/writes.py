@@ -9,17 +9,17 @@ from msgspec.structs import replace
 
 from streamd.http.protocol import fields
 from streamd.http.protocol.conditions import ANY_STATE, if_match, named_tag
-from streamd.http.protocol.fields import BadRequest
 from streamd.http.protocol.messages import Request, Response, error_response
+from streamd.http.protocol.refusals import answer_to
 from streamd.http.protocol.routing import StreamRoute
 from streamd.http.streams.quotas import quota_answer
 from streamd.http.streams.service import BUCKET_NOT_FOUND, GONE, NOT_FOUND, Service, offset_gone
 from streamd.node.foresight import SMALL_WRITE_BYTES
 from streamd.protocol.headers import CONTENT_TYPE, IF_NONE_MATCH
+from streamd.protocol.problems import Problem, ProblemError
 from streamd.streams.commands import Append, Command, Create, Delete, Outcome, Result
 from streamd.streams.content import (
     DEFAULT_CONTENT_TYPE,
-    MAX_MESSAGES,
     SMALL_BYTES,
     InvalidJson,
     Records,
@@ -35,8 +35,7 @@ from streamd.streams.offsets import Position
 from streamd.streams.producers import MAX_PRODUCERS
 
 _TOO_MANY_PRODUCERS = error_response(
-    507,
-    "TOO_MANY_PRODUCERS",
+    Problem.TOO_MANY_PRODUCERS,
     f"the stream remembers {MAX_PRODUCERS} producers, and none has been idle for an hour; append "
     "with a Producer-Id that it knows",
 )
@@ -60,7 +59,7 @@ def begin_append(request: Request, route: StreamRoute) -> Write | None:
     kind = _kind(request)
     try:
         records = _appended(kind, request.body)
-    except BadRequest:
+    except ProblemError:
         return None  # Errors of the stream come first, and it may have to be looked up.
     return write_append(request, route, kind, records)
 
@@ -70,34 +69,34 @@ async def append(service: Service, request: Request, route: StreamRoute) -> Resp
     kind = _kind(request)
     try:
         records = await cut(service, _appended, kind, request.body)
-    except BadRequest as unfit:
-        return await stream_refusal(service, route, kind) or unfit.response()
+    except ProblemError as unfit:
+        return await stream_refusal(service, route, kind) or answer_to(unfit)
     write = write_append(request, route, kind, records)
     return write.answer(await service.node.foresight.propose(write.command, write.size))
 
 
 def _kind(request: Request) -> str:
-    """The content type of an append, empty without a body. Raises `BadRequest`."""
+    """The content type of an append, empty without a body. Raises `ProblemError`."""
     if not request.body:
         if not fields.wants_close(request.headers):
-            raise BadRequest("EMPTY_BODY", "a body is required unless Stream-Closed is true")
+            raise Problem.EMPTY_BODY.error()
         return ""
     raw_type = request.headers.get(CONTENT_TYPE.key)
     if not raw_type:
-        raise BadRequest("MISSING_CONTENT_TYPE", "Content-Type is required with a body")
+        raise Problem.MISSING_CONTENT_TYPE.error()
     return fields.content_type(raw_type)
 
 
 def _appended(kind: str, body: bytes) -> Records:
-    """The body of an append as records. Raises `BadRequest`."""
+    """The body of an append as records. Raises `ProblemError`."""
     records = _records(kind, body)
     if body and not records.lengths:
-        raise BadRequest("EMPTY_BODY", "an empty array appends nothing")
+        raise Problem.EMPTY_BODY.error("an empty array appends nothing")
     return records
 
 
 def write_append(request: Request, route: StreamRoute, kind: str, records: Records) -> Write:
-    """The append of a request's records. Raises `BadRequest`."""
+    """The append of a request's records. Raises `ProblemError`."""
     command = append_command(request.headers, route, kind, records)
     return Write(command, len(records.data), lambda outcome: append_answer(command, outcome, route))
 
@@ -105,7 +104,7 @@ def write_append(request: Request, route: StreamRoute, kind: str, records: Recor
 def append_command(
     headers: fields.Headers, route: StreamRoute, kind: str, records: Records
 ) -> Append:
-    """The append of the records, as the headers want it. Raises `BadRequest`."""
+    """The append of the records, as the headers want it. Raises `ProblemError`."""
     return Append(
         route.key,
         kind,
@@ -139,12 +138,12 @@ def _closed_head(tail: Position) -> bytes:
 
 
 def _stream_closed(head: bytes) -> Response:
-    return error_response(409, "STREAM_CLOSED", "the stream is closed", head)
+    return error_response(Problem.STREAM_CLOSED, head=head)
 
 
 def _type_differs(content_type: str, head: bytes) -> Response:
     message = f"the stream's content type is {content_type}"
-    return error_response(409, "CONTENT_TYPE_MISMATCH", message, head)
+    return error_response(Problem.CONTENT_TYPE_MISMATCH, message, head)
 
 
 def append_answer(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
@@ -184,7 +183,7 @@ def precondition_failed(outcome: Outcome, route: StreamRoute) -> Response:
         return BUCKET_NOT_FOUND
     if not outcome.incarnation:
         message = "If-Match is given, but the stream does not exist"
-        return error_response(412, "PRECONDITION_FAILED", message)
+        return error_response(Problem.PRECONDITION_FAILED, message)
     return _state_differs(outcome, "the stream is not in a state that If-Match names")
 
 
@@ -192,7 +191,7 @@ def _state_differs(outcome: Outcome, message: str) -> Response:
     head = _position(outcome)
     if outcome.closed:
         head += _CLOSED
-    return error_response(412, "PRECONDITION_FAILED", message, head)
+    return error_response(Problem.PRECONDITION_FAILED, message, head)
 
 
 def _refusal(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
@@ -211,22 +210,19 @@ def _refusal(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
         case Result.TOO_MANY_PRODUCERS:
             return _TOO_MANY_PRODUCERS
         case Result.SEQ_REGRESSION:
-            message = "Stream-Seq is not greater than the last one appended"
-            return error_response(409, "SEQUENCE_CONFLICT", message, head)
+            return error_response(Problem.SEQUENCE_CONFLICT, head=head)
         case Result.EPOCH_STALE:
             head += b"Producer-Epoch: %d\r\n" % outcome.epoch
-            message = "Producer-Epoch is older than the producer's current epoch"
-            return error_response(403, "STALE_EPOCH", message, head)
+            return error_response(Problem.STALE_EPOCH, head=head)
         case Result.EPOCH_WITHOUT_RESTART:
-            message = "a new Producer-Epoch starts with Producer-Seq 0"
-            return error_response(400, "INVALID_EPOCH_SEQ", message, head)
+            return error_response(Problem.INVALID_EPOCH_SEQ, head=head)
         case Result.SEQ_GAP:
             assert command.producer is not None
             head += b"Producer-Expected-Seq: %d\r\nProducer-Received-Seq: %d\r\n" % (
                 outcome.seq,
                 command.producer.seq,
             )
-            return error_response(409, "SEQUENCE_GAP", "Producer-Seq skips ahead", head)
+            return error_response(Problem.SEQUENCE_GAP, head=head)
         case _:
             return quota_answer(outcome)
 
@@ -242,7 +238,7 @@ def begin_create(request: Request, route: StreamRoute) -> Write | None:
     if request.body:
         try:
             command = _with_records(command, kind, _records(kind, request.body))
-        except BadRequest:
+        except ProblemError:
             return None  # It does not matter if the stream exists.
     return _write_create(request, route, command)
 
@@ -254,7 +250,7 @@ def _write_create(request: Request, route: StreamRoute, command: Create) -> Writ
 
 
 def write_create(request: Request, route: StreamRoute, kind: str, records: Records) -> Write | None:
-    """The creation of a stream with these records; None for a fork. Raises `BadRequest`."""
+    """The creation of a stream with these records; None for a fork. Raises `ProblemError`."""
     command = _create(request, route)
     if command.settings.fork is not None:
         return None
@@ -273,7 +269,7 @@ async def create(service: Service, request: Request, route: StreamRoute) -> Resp
 
 
 def _create(request: Request, route: StreamRoute) -> Create:
-    """The command without initial records. Raises `BadRequest`."""
+    """The command without initial records. Raises `ProblemError`."""
     headers = request.headers
     fork = fields.fork_request(headers, fields.fork_source(headers))
     return Create(
@@ -289,7 +285,7 @@ async def _propose_stream(service: Service, command: Create, body: bytes) -> Out
     kind = command.settings.content_type or DEFAULT_CONTENT_TYPE
     try:
         command = await _with_body(service, command, kind, body)
-    except BadRequest:
+    except ProblemError:
         # If the stream exists, the body does not matter (protocol section 5.1).
         existing = replace(command, if_match=command.if_match or ANY_STATE)
         outcome = await service.node.group.writes.propose(existing)
@@ -370,27 +366,27 @@ def _create_answer(
         case Result.SETTINGS_DIFFER:
             differing = _differing(command, outcome)
             message = f"the stream exists with another configuration: {differing}"
-            return error_response(409, "STREAM_EXISTS", message)
+            return error_response(Problem.STREAM_EXISTS, message)
         case Result.IN_USE_BY_FORKS:
             message = "a deleted stream of this name is kept for its forks"
-            return error_response(409, "STREAM_GONE", message)
+            return error_response(Problem.STREAM_GONE_409, message)
         case Result.BUCKET_NOT_FOUND:
             return BUCKET_NOT_FOUND
         case Result.SOURCE_NOT_FOUND:
-            return error_response(404, "STREAM_NOT_FOUND", "Stream-Forked-From does not exist")
+            return error_response(Problem.STREAM_NOT_FOUND, "Stream-Forked-From does not exist")
         case Result.SOURCE_GONE:
-            return error_response(409, "STREAM_GONE", "Stream-Forked-From was deleted")
+            return error_response(Problem.STREAM_GONE_409, "Stream-Forked-From was deleted")
         case Result.CONTENT_TYPE_DIFFERS:
             message = "Content-Type differs from the source's"
-            return error_response(409, "CONTENT_TYPE_MISMATCH", message)
+            return error_response(Problem.CONTENT_TYPE_MISMATCH, message)
         case Result.FORK_OFFSET_INVALID:
             message = "Stream-Fork-Offset is not an offset of the source"
-            return error_response(400, "INVALID_OFFSET", message)
+            return error_response(Problem.INVALID_OFFSET, message)
         case Result.OFFSET_GONE:
             return offset_gone(outcome.earliest)
         case Result.FORK_SUB_OFFSET_INVALID:
             message = "Stream-Fork-Sub-Offset reaches past the append it starts in"
-            return error_response(400, "INVALID_OFFSET", message)
+            return error_response(Problem.INVALID_OFFSET, message)
         case _:
             return quota_answer(outcome)
 
@@ -419,14 +415,13 @@ async def cut(
 
 
 def _records(kind: str, body: bytes) -> Records:
-    """A body as records. Raises `BadRequest`."""
+    """A body as records. Raises `ProblemError`."""
     try:
         return split_body(kind, body)
     except InvalidJson as error:
-        raise BadRequest("INVALID_JSON", f"the body is not JSON: {error}") from None
+        raise Problem.INVALID_JSON.error(f"the body is not JSON: {error}") from None
     except TooManyMessages:
-        message = f"an append has at most {MAX_MESSAGES} messages"
-        raise BadRequest("TOO_MANY_MESSAGES", message) from None
+        raise Problem.TOO_MANY_MESSAGES.error() from None
 
 
 async def delete(service: Service, request: Request, route: StreamRoute) -> Response:

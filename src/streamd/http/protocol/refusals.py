@@ -1,0 +1,54 @@
+"""The answers to requests that raise: the one place where errors of other parts become problems."""
+
+from __future__ import annotations
+
+from streamd.audit_trail.trail import AuditUnavailable
+from streamd.auth.scopes import ScopeError
+from streamd.backup.saving import BackupInProgress, NoSuchBackup
+from streamd.config.settings import ConfigError
+from streamd.group.proposals import DiskLow, NotAMember, OutcomeUnknown, Unavailable
+from streamd.http.protocol.messages import Response, error_response
+from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
+from streamd.process.diagnostics import ProfileInProgress
+from streamd.protocol.problems import Problem, ProblemError
+from streamd.streams.content import UNDECODABLE
+
+# What the handlers of streams and buckets raise instead of an answer.
+REFUSALS = (ProblemError, Unavailable, OutcomeUnknown, ColdError)
+# Of the classes of an exception the first counts that is here.
+_PROBLEMS: dict[type[Exception], Problem] = {
+    Unavailable: Problem.UNAVAILABLE,
+    DiskLow: Problem.DISK_LOW,
+    OutcomeUnknown: Problem.OUTCOME_UNKNOWN,
+    ColdError: Problem.COLD_UNAVAILABLE,
+    ObjectMissing: Problem.COLD_DATA_DAMAGED,
+    ObjectCorrupt: Problem.COLD_DATA_DAMAGED,
+    AuditUnavailable: Problem.AUDIT_UNAVAILABLE,
+    BackupInProgress: Problem.BACKUP_IN_PROGRESS,
+    NoSuchBackup: Problem.BACKUP_NOT_FOUND,
+    ProfileInProgress: Problem.PROFILE_IN_PROGRESS,
+    ConfigError: Problem.INVALID_REQUEST,
+    ScopeError: Problem.INVALID_REQUEST,
+    **dict.fromkeys(UNDECODABLE, Problem.INVALID_REQUEST),
+}
+# What the handlers of operations raise instead of an answer.
+OPERATORS_REFUSALS: tuple[type[Exception], ...] = (ProblemError, *_PROBLEMS)
+
+
+def answer_to(error: Exception, *, close: bool = False) -> Response:
+    """The answer to a request that raised one of these."""
+    if isinstance(error, ProblemError):
+        return error_response(error.problem, str(error), error.head, close=close)
+    if isinstance(error, NotAMember):
+        return error_response(error.problem, str(error))
+    problem = next(_PROBLEMS[kind] for kind in type(error).__mro__ if kind in _PROBLEMS)
+    match error:
+        case ColdError():
+            detail = ""  # It names objects, which are not the client's business.
+        case OutcomeUnknown():
+            detail = f"{error}; it may have taken effect"
+        case AuditUnavailable():
+            detail = f"{problem.message}: {error}"
+        case _:
+            detail = str(error)
+    return error_response(problem, detail)
