@@ -147,7 +147,7 @@ def test_no_secret_is_printed() -> None:
     assert "hush" not in done.output
     told = json.loads(done.stdout)
     assert told["ok"] is False
-    assert "auth.root_token: not a token" in told["errors"][0]
+    assert "auth.root_token is not a token" in told["errors"][0]
 
 
 def test_every_key_of_a_secret_is_hidden() -> None:

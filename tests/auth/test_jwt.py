@@ -113,7 +113,7 @@ def test_a_role_may_be_one_text_and_its_claim_may_have_a_dot_in_its_name() -> No
 
 @pytest.mark.parametrize("sub", ["*", "a*", "a/../b", "a/b", "..", "a\\b"])
 def test_a_subject_cannot_widen_a_template(sub: str) -> None:
-    refuses(ONE.sign(claims(sub=sub)), "a claim that a template names")
+    refuses(ONE.sign(claims(sub=sub)), "a claim that a scope template uses")
 
 
 def test_a_subject_may_have_a_slash_where_no_template_names_it() -> None:

@@ -132,7 +132,7 @@ async def test_another_clusters_log_in_the_folder_is_not_mistaken_for_its_own(
     place = ("--from", f"fs:{copy.path}", "--cluster", copy.cluster_id)
     verified = await streamd("backup", "verify", *place)
     assert verified.exit_code == 1
-    assert f"of another cluster: {other}" in verified.output
+    assert f"of another cluster, {other}" in verified.output
     done = await streamd("restore", *place, "--no-fence", "--data-dir", str(tmp_path / "new"))
     assert done.exit_code == 1
-    assert f"of another cluster: {other}" in done.output
+    assert f"of another cluster, {other}" in done.output

@@ -213,7 +213,7 @@ async def test_a_dialled_peer_that_falls_silent_is_missed_and_dialled_again() ->
     async with impostor(behave) as address, running(node, mesh=False):
         node.transport.set_peers({2: address})
         await wait_until(lambda: len(calls) > 1)
-        assert node.last_error(2) == "it has fallen silent"
+        assert node.last_error(2) == "it sent nothing for too long"
 
 
 async def test_a_peer_that_never_answers_the_handshake_is_disconnected() -> None:

@@ -120,14 +120,16 @@ class AuditTrail:
         Raises `AuditUnavailable`: then the act must not begin.
         """
         if len(self._waiting) >= MAX_WAITING:
-            raise AuditUnavailable(self._why_failing or "too many entries wait to be written")
+            raise AuditUnavailable(
+                self._why_failing or "too many entries are waiting to be written"
+            )
         entry_id, waiting = self._add("asked", values, is_act=True, is_asked=True)
         self._try_now.set()
         with trio.move_on_after(ASK_TIMEOUT_S):
             await waiting.settled.wait()
         if not waiting.is_stored:
             self._abandon(waiting)
-            raise AuditUnavailable(self._why_failing or "it took too long to write")
+            raise AuditUnavailable(self._why_failing or "the entry was not written in time")
         return entry_id
 
     async def done(self, asked_id: str, values: Mapping[str, object]) -> None:

@@ -66,13 +66,13 @@ def canonical(kind: NameKind, name: str) -> str:
 def name_fault(kind: NameKind, name: str) -> str | None:
     """Why no certificate can be listed under this name; None if one can."""
     if not 0 < len(name) <= _MAX_NAME_CHARACTERS or not name.isprintable():
-        return f"it must have 1 to {_MAX_NAME_CHARACTERS} printable characters"
+        return f"it must consist of 1 to {_MAX_NAME_CHARACTERS} printable characters"
     if kind == "dns" and _DNS.fullmatch(name.lower()) is None:
-        return "it is not a host name, whole and without a star"
+        return "it is not a complete host name without a wildcard"
     if kind == "uri" and ":" not in name:
         return "it is not a URI, such as spiffe://example.net/worker"
     if kind == "email" and _MAILBOX.fullmatch(name) is None:
-        return "it is not a mailbox, such as ci@example.net"
+        return "it is not an e-mail address, such as ci@example.net"
     return None
 
 

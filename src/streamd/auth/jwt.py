@@ -70,13 +70,13 @@ def verify(token: bytes, keys: KeySet, policy: Policy, now_ms: int) -> Identity:
     """
     parts = _COMPACT.fullmatch(token) if len(token) <= MAX_BYTES else None
     if parts is None:
-        raise Refused("it is not a signed JWT, or too large")
+        raise Refused("it is not a signed JWT, or it is too large")
     kid, algorithm = _key_of(_object(_decoded(parts[1])), policy)
     if not keys.has(kid):
         raise UnknownKey
     signed, signature = token[: parts.end(2)], _decoded(parts[3])
     if not keys.verify(kid, algorithm, signed, signature):
-        raise Refused("no key for this algorithm has made the signature")
+        raise Refused("the signature does not verify with any key for this algorithm")
     claims = _object(_decoded(parts[2]))
     ends_ms = _check_claims(claims, policy, now_ms)
     name = _name(claims)
@@ -90,23 +90,23 @@ def _key_of(header: Mapping[str, Any], policy: Policy) -> tuple[str | None, str]
     if not isinstance(algorithm, str) or algorithm not in policy.algorithms:
         raise Refused("its algorithm is not among auth.jwt.algorithms")
     if "crit" in header or "b64" in header:
-        raise Refused("it demands an extension")
+        raise Refused("its header has an extension (crit or b64), which streamd does not support")
     if not isinstance(kind, str) or kind.lower() not in _TYPES:
-        raise Refused("its typ says that it is for another purpose")
+        raise Refused("its typ is not that of an access token")
     if kid is not None and not isinstance(kid, str):
-        raise Refused("its kid is not a text")
+        raise Refused("its kid is not a string")
     return kid, algorithm
 
 
 def _check_claims(claims: Mapping[str, Any], policy: Policy, now_ms: int) -> int:
     """When a JWT with these claims ends, in ms. Raises `Refused`."""
     if claims.get("iss") != policy.issuer:
-        raise Refused("iss is not auth.jwt.issuer")
+        raise Refused("iss does not match auth.jwt.issuer")
     audience = claims.get("aud")
     if policy.audience not in (audience if isinstance(audience, list) else [audience]):
-        raise Refused("aud is not auth.jwt.audience")
+        raise Refused("aud does not match auth.jwt.audience")
     if "cnf" in claims:
-        raise Refused("cnf binds it to a key of the sender, which is not checked here")
+        raise Refused("it has a cnf claim, and streamd does not check proof of possession")
     ends_s = _time_s(claims, "exp")
     if ends_s is None:
         raise Refused("it has no exp")
@@ -140,9 +140,9 @@ def _name(claims: Mapping[str, Any]) -> str:
     """The name in logs. Raises `Refused`."""
     subject = claims.get("sub")
     if not isinstance(subject, str) or not 0 < len(subject) <= MAX_SUBJECT_CHARACTERS:
-        raise Refused(f"sub is not a text of 1 to {MAX_SUBJECT_CHARACTERS} characters")
+        raise Refused(f"sub is not a string of 1 to {MAX_SUBJECT_CHARACTERS} characters")
     if not subject.isprintable():
-        raise Refused("sub has characters that cannot be shown")
+        raise Refused("sub contains unprintable characters")
     return f"jwt:{subject}"
 
 
@@ -154,7 +154,7 @@ def _scopes(claims: Mapping[str, Any], policy: Policy) -> list[Scope]:
     try:
         scopes = [*_understood(given), *filled(templates, claims)]
     except ScopeError:
-        raise Refused("a claim that a template names could be more than one name") from None
+        raise Refused("a claim that a scope template uses is not one plain name") from None
     if len(scopes) > MAX_SCOPES or sum(len(one.pattern) for one in scopes) > MAX_SCOPES_BYTES:
         raise Refused("it has too many scopes")
     return scopes
@@ -191,7 +191,7 @@ def _decoded(text: bytes) -> bytes:
     except ValueError:
         data = b""
     if urlsafe_b64encode(data).rstrip(b"=") != text:
-        raise Refused("a part of it is not base64url")
+        raise Refused("one of its parts is not base64url")
     return data
 
 
@@ -202,7 +202,7 @@ def _object(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise Refused("a part of it is not a JSON object with unique names")
+        raise Refused("one of its parts is not a JSON object with unique names")
     return found
 
 

@@ -30,7 +30,7 @@ class TokenBucket:
 
     def __init__(self, rate: int, now_ns: int) -> None:
         """Full. `rate` is at least 1."""
-        assert rate > 0, "a bucket that never fills grants nothing, ever"
+        assert rate > 0, "the rate must be positive"
         self.rate = rate
         self._at_ns = now_ns
         self._held = self._most = rate * NS_PER_S

@@ -75,7 +75,7 @@ def parse_scope(text: str) -> Scope:
     try:
         raw = pattern.encode()
     except UnicodeEncodeError:
-        raise ScopeError(f"{_shown(text)} is not Unicode text") from None
+        raise ScopeError(f"{_shown(text)} is not valid Unicode") from None
     if len(raw) > MAX_PATTERN_BYTES:
         raise ScopeError(f"{_shown(text)} has a pattern of more than {MAX_PATTERN_BYTES} bytes")
     if _CONTROL.search(pattern):

@@ -217,7 +217,7 @@ class Archive:
         try:
             return _POSITION.decode(answer)
         except UNDECODABLE as error:
-            raise Unavailable(f"not the end of an archive: {error}") from error
+            raise Unavailable(f"the pointer to the archive's end is damaged: {error}") from error
 
     async def _begin_after_gap(self, lead: LeaderTerm, archived: LogPosition) -> bool:
         """Continue after a checkpoint of the state, because no node has the next entries."""

@@ -97,7 +97,7 @@ class History:
         if self.problem is not None:
             raise SetBack(self.problem)
         if deleting and not self._is_known:
-            raise Unavailable("this log does not reach back to the end of the archive")
+            raise Unavailable("this node's log begins after the end of the archive")
 
     async def _begin_term(self) -> None:
         """Forget what another term has shown, once an entry of this term is applied: then the state
@@ -109,7 +109,7 @@ class History:
                 _APPLY_TIMEOUT_S,
             )
         if not (group.view.leads and header.applied_term == group.view.term):
-            raise Unavailable("this node does not lead, or only just")
+            raise Unavailable("this node is not the leader, or has only just become it")
         if group.view.term != self._term:
             self._term, self._is_known = group.view.term, False
             self.problem, self.has_archive, self.pointed_index = None, False, 0
@@ -188,7 +188,9 @@ class History:
             group_id = self._objects().group_id
             position = await self._run_blocking(position_after, position, group_id, wanted)
         if position.index > index:
-            raise EntriesGone(f"entry {index} lies before entry {position.index}, archived already")
+            raise EntriesGone(
+                f"entry {index} precedes entry {position.index}, which is already archived"
+            )
         return position
 
     async def _compare_entries(
@@ -226,7 +228,7 @@ class History:
         how = (
             f"its log ends at entry {last}, before the archive's end at entry {found.index}"
             if found.index > last
-            else f"its log has another entry {found.index} than the archive has at its end"
+            else f"entry {found.index} of its log does not match the archive's last entry"
         )
         return (
             f"this node was set back: {how} in {self._cold.place}, cluster {objects.cluster_id}. "
@@ -237,9 +239,11 @@ class History:
 
     def _note(self, problem: str | None) -> None:
         if problem is not None and self.problem is None:
-            log.error("SET BACK: the archive has entries that this log lacks", problem=problem)
+            log.error(
+                "SET BACK: the archive has entries that this node's log lacks", problem=problem
+            )
         if problem is None and self.problem is not None:
-            log.warning("the archive is of this log again; flushing and archiving resume")
+            log.warning("the archive matches this node's log again; flushing and archiving resume")
         self.problem = problem
 
 

@@ -403,7 +403,7 @@ def _expect_end(catalog: Catalog, position: LogPosition) -> None:
             position.term,
             position.chain,
         ):
-            raise ObjectCorrupt(f"entry {position.index} is another one than {end.name} says")
+            raise ObjectCorrupt(f"entry {position.index} does not match {end.name}")
 
 
 async def _unless_done(
@@ -433,7 +433,7 @@ async def check_pack(cold: AsyncObjectStore, name: str) -> int:
     under that name, `ObjectMissing`, `ColdError`."""
     cluster_id = cluster_of(name)
     if cluster_id is None or not PackName.parse(name.removeprefix(cluster_folder(cluster_id))):
-        raise ObjectCorrupt(f"{name!r} is referred to, which can be no pack")
+        raise ObjectCorrupt(f"{name!r} is referred to, but is not the name of a pack")
     digest, size = await cold.digest(name)
     expect_digest(name, digest)
     return size

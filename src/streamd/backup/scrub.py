@@ -99,7 +99,7 @@ class Scrubber:
         Raises `ColdError`, `StorageError`, `Unavailable`, `OutcomeUnknown`.
         """
         if self._group.state.header.applied_term != lead.term:
-            raise Unavailable("this node has only just begun to lead")
+            raise Unavailable("this node has only just become the leader")
         now = trio.current_time()
         if lead is not self._lead:
             self._lead, self._led_since = lead, now

@@ -182,7 +182,7 @@ class SnapshotSender:
     async def _ask(self, peer_id: int, step: Begin | Take | Finish) -> Answer:
         """Raises `Unavailable`, `OutcomeUnknown`, `_Unwanted`."""
         if peer_id not in self._group.view.peers():
-            raise _Unwanted("this node no longer leads the follower")
+            raise _Unwanted("this node is no longer the follower's leader")
         answer = await self._cluster.ask_snapshot(peer_id, _ENCODER.encode(step))
         try:
             return _ANSWER.decode(answer)

@@ -95,7 +95,7 @@ class IdentityProvider:
             reason = str(refused)
         except UnknownKey:
             self._ask_for_keys()
-            reason = "its kid is not that of a known key"
+            reason = "its kid does not match any known key"
         # structlog would make up the event before it is dropped: more work than most refusals.
         if _LOGGER.isEnabledFor(logging.DEBUG):
             log.debug("JWT refused", reason=reason)
@@ -188,7 +188,9 @@ class IdentityProvider:
             client.stream("GET", self._config.jwks, timeout=FETCH_TIMEOUT_S) as answer,
         ):
             if answer.status_code != 200 or "content-encoding" in answer.headers:
-                raise KeySetError(f"the answer's status is {answer.status_code}, or it is encoded")
+                raise KeySetError(
+                    f"the answer has status {answer.status_code}, or a Content-Encoding"
+                )
             async for piece in answer.aiter_raw():
                 body += piece
                 if len(body) > MAX_KEY_SET_BYTES:

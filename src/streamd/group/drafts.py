@@ -96,7 +96,7 @@ class Drafting:
         elif self._core.role == Role.LEADER:
             self._leaders.append(proposal)
         else:
-            raise Unavailable("this node does not lead")
+            raise Unavailable("this node is not the leader")
 
     def add_foreign(self, package: ForeignPackage) -> None:
         """Queue another node's package for an entry. Raises `Unavailable`."""
@@ -157,7 +157,7 @@ class Drafting:
     def leadership_lost(self) -> None:
         """Fail the commands that only the leader may propose; other nodes turn to the next
         leader."""
-        elsewhere = Unavailable("this node no longer leads")
+        elsewhere = Unavailable("this node is no longer the leader")
         # Not the queue of this node's own commands: `Forwarding` sends those to the next leader.
         self._foreign.refuse_all(elsewhere)
         fail_all(self._opener.take() + self._leaders, elsewhere)

@@ -80,7 +80,7 @@ class GroupWrites:
         limit at which all writes wait.
         """
         if not await self._view.wait_for(lambda: self._flusher.has_room, PROPOSE_TIMEOUT_S):
-            raise Unavailable("too many changes are waiting to be stored on this node's disk")
+            raise Unavailable("too many changes are waiting to be written to this node's disk")
 
     def abandon_upload(self, upload_id: int) -> None:
         """Remove an upload through the log, at some later time."""

@@ -122,11 +122,12 @@ class DiskGuard:
     def _judge(self, free: int) -> None:
         least = self.min_free_bytes
         if self.is_low and free >= least + least // _HYSTERESIS:
-            log.info("the disk has room again: writes are taken", free_bytes=free)
+            log.info("the disk has room again: writes are accepted", free_bytes=free)
             self._admission.is_disk_low = False
         elif not self.is_low and free < least:
             log.error(
-                "the disk is nearly full: a node that leads refuses writes; make room",
+                "the disk is nearly full: this node refuses writes while it is "
+                "the leader; make room",
                 free_bytes=free,
                 min_free_bytes=least,
             )

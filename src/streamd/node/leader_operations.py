@@ -102,12 +102,12 @@ class LeaderOperations:
         if tier is None:
             raise Unavailable("the leader has no cold store")
         if tier.lead is None:
-            raise Unavailable("this node does not lead")
+            raise Unavailable("this node is not the leader")
         return tier, tier.lead
 
     async def _status(self) -> Found:
         if not self._node.group.view.leads:
-            raise Unavailable("this node does not lead")
+            raise Unavailable("this node is not the leader")
         return status.report(self._node)
 
     async def _cold(self) -> Found:

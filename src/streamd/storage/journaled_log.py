@@ -68,7 +68,7 @@ class JournaledLog:
         self.directory = directory
         self._file = directory / "journal"
         if paranoid and is_there(self._file) and not is_there(directory / "CURRENT"):
-            raise corrupt(directory, "it has a journal but no CURRENT file")
+            raise corrupt(directory, "the directory has a journal but no CURRENT file")
         self._db = LevelDBLog(directory, group_id, paranoid=paranoid)
         try:
             # Up to where LevelDB has everything, in the row that it stored last.
@@ -278,7 +278,9 @@ class JournaledLog:
         content = self._file.read_bytes() if is_there(self._file) else b""
         if mark is None:
             if any(content):
-                raise corrupt(self.directory, "there is a journal that it does not know")
+                raise corrupt(
+                    self.directory, "its journal has records, but LevelDB names no place in it"
+                )
             return self._begin_journal()
         if not content:
             raise corrupt(self.directory, "its journal is missing")

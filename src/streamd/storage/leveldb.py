@@ -97,7 +97,7 @@ def _refuse_orphans(directory: Path) -> None:
     if is_there(directory / "CURRENT"):
         return
     if any(file.suffix in (".ldb", ".log") for file in directory.iterdir()):
-        raise corrupt(directory, "it has data but no CURRENT file")
+        raise corrupt(directory, "the directory has data but no CURRENT file")
 
 
 @contextmanager

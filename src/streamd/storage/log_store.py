@@ -244,7 +244,7 @@ class LogStore:
         with self._fail_stop.guarding():
             self.lost_below = self._evidence.note_lost(
                 max(applied_index, self._last.index),
-                "it ends before the state" if lags else "it is not the one of the state",
+                "it ends before the state does" if lags else "it does not match the state",
                 self._last,
             )
         self.reset(ChainPosition(applied_index, applied_term))
@@ -290,8 +290,8 @@ class LogStore:
             self._last = position
             if position.index == self._floor.index and position != self._floor:
                 raise LogCorrupt(
-                    f"entry {entry.index} of the log in {self._files.directory} is not the one "
-                    f"that was known to be there"
+                    f"entry {entry.index} of the log in {self._files.directory} does not "
+                    "match the entry that was stored there"
                 )
         if self._last.index < self._floor.index:
             raise LogBelowFloor(

@@ -202,7 +202,9 @@ class AsyncObjectStore:
         wanted = await self._run_blocking(digest_of, content, limiter=self._limiter)
         found, size = await self.digest(name)
         if (found, size) != (wanted, len(content)):
-            raise ObjectCorrupt(f"{name} in {self.place} is not what was just written there")
+            raise ObjectCorrupt(
+                f"{name} in {self.place} does not hold the bytes just written to it"
+            )
 
     async def get(self, name: str, offset: int, length: int, *, crc: int | None = None) -> bytes:
         """Exactly `length` bytes from `offset` on; with `crc`, bytes that have that CRC-32C.

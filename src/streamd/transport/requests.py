@@ -183,7 +183,7 @@ class Answering:
             nursery.start_soon(self._answer, request)
             return
         if self._outbox.waiting_packets >= _MAX_WAITING_REPLIES * self._limits.max_requests:
-            raise ProtocolError("it keeps asking without reading the replies")
+            raise ProtocolError("it keeps sending requests without reading the replies")
         refused = RefusalMessage(OVERLOADED, "too many requests of this node are under way")
         reply = Reply(request.request_id, ReplyStatus.REFUSED, _ENCODER.encode(refused))
         self._outbox.put_packet(Packet(FrameKind.REPLY, reply_payload(reply), _nothing))

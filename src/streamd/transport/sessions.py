@@ -79,7 +79,7 @@ class Session:
         group_id, messages = parse_messages(payload)
         for message in messages:
             if message.sender != self.peer.node_id:
-                raise ProtocolError("it sent a message in another node's name")
+                raise ProtocolError("it sent a message with another node's id")
             if message.to != self._own_id:
                 raise ProtocolError(f"it sent a message for node {message.to}")
         self._handler.on_messages(self.peer.node_id, group_id, messages)
@@ -172,7 +172,7 @@ class Acceptor:
         if session is not None:
             await self._run_session(session, wire)
         elif scope.cancelled_caught:
-            self._complain("too many handshakes at once; the oldest gave way")
+            self._complain("too many handshakes at once; the oldest was closed")
 
     async def _run_session(self, session: Session, wire: Wire) -> None:
         peer = session.peer
@@ -204,7 +204,7 @@ class Acceptor:
         with trio.move_on_after(self._limits.handshake_timeout_s):
             kind, payload = await wire.read_frame(MAX_HELLO_BYTES)
             if kind != FrameKind.HELLO:
-                raise ProtocolError("it did not begin with a handshake")
+                raise ProtocolError("its first frame was not a handshake")
             peer = parse_hello(payload)
             try:
                 return await self._admit(wire, stream, host, peer, payload)

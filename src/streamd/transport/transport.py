@@ -192,8 +192,8 @@ class Transport:
             if peer.node_id != link.node_id:
                 raise Refusal(
                     RefusalCode.NOT_EXPECTED,
-                    f"node {peer.node_id} is at {link.address}, where node {link.node_id} should "
-                    "be",
+                    f"node {peer.node_id} answers at {link.address}, where node {link.node_id} was "
+                    "expected",
                 )
             return
         if self._peers.get(peer.node_id, link) is not link:

@@ -290,7 +290,11 @@ class ProducerFlows:
                     # the server answers so to all appends, and stores each try.
                     collisions += 1
                     if collisions > _MAX_COLLISIONS:
-                        raise unexpected(answer.status, "a first append passes for a repetition")
+                        raise unexpected(
+                            answer.status,
+                            "the server took a first append for a duplicate: another "
+                            "producer uses this id",
+                        )
                     yield from self._claim(self.epoch + 1)
                     continue
                 self._claimed = True

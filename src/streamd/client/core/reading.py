@@ -106,7 +106,9 @@ def read(
         chunk = _chunk(answer)
         same.check(answer, params["offset"], chunk)
         if chunk.next_offset == params["offset"] and not chunk.up_to_date:
-            yield backoff.pause_after(session.url, Lost("the answer leads nowhere", sent=True))
+            yield backoff.pause_after(
+                session.url, Lost("the answer's next offset does not advance", sent=True)
+            )
             continue
         backoff.reset()
         yield Emit(chunk)
@@ -184,7 +186,9 @@ def _follow_by_long_poll(
             idling.reset()
             yield Emit(chunk)
         elif session.clock() - asked_at < _SOON_S:
-            yield idling.pause_after(session.url, Lost("no news came at once", sent=True))
+            yield idling.pause_after(
+                session.url, Lost("the server had nothing new to send", sent=True)
+            )
 
 
 def _follow_by_sse(session: Session, path: str, chunk: Chunk, same: Incarnation) -> Flow[None]:
@@ -224,7 +228,9 @@ def _follow_by_sse(session: Session, path: str, chunk: Chunk, same: Incarnation)
         if has_news or (heard and session.clock() - asked_at >= _SOON_S):
             backoff.reset()  # A server ends each response after a while.
         else:
-            failure = failure or Lost("the connection ended without news", sent=True)
+            failure = failure or Lost(
+                "the connection ended before the server sent anything", sent=True
+            )
         if failure is not None:
             yield backoff.pause_after(url, failure)
 

@@ -124,7 +124,7 @@ class Journal:
             except ProducerFenced as fenced:
                 raise Fenced(
                     f"batch {entry.epoch} of sink {self._part.sink_id} is over, batch "
-                    f"{fenced.epoch} has begun: this task is a leftover of it"
+                    f"{fenced.epoch} has begun: this task belongs to the ended batch"
                 ) from fenced
             except NotFound:
                 if entry.number or not is_first_try:
