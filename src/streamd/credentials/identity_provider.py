@@ -78,15 +78,20 @@ class IdentityProvider:
             raise ConfigError(f"auth.jwt.jwks: {config.jwks}: {error}") from None
 
     def export(self, metrics: Metrics) -> None:
-        metrics.gauge("jwks_keys", "Keys of the identity provider.", lambda: len(self._keys or ()))
+        metrics.gauge(
+            "jwks_keys",
+            "Number of keys known from the identity provider.",
+            lambda: len(self._keys or ()),
+        )
         metrics.gauge(
             "jwks_age_seconds",
-            "Time since the identity provider's keys were last found.",
+            "Seconds since the keys of the identity provider were last fetched.",
             lambda: trio.current_time() - self._updated_s,
         )
 
     def identify(self, token: bytes, now_ms: int) -> Identity | None:
-        """As `Verifier.identify`. It is undecided about a key that this node may not know yet."""
+        """Identify the sender, as `Verifier.identify` describes. Raises `Undecided` about a key
+        that this node may not know yet."""
         try:
             if self._keys is None:
                 raise UnknownKey

@@ -33,7 +33,7 @@ log = structlog.get_logger("streamd.storage")
 
 
 class DiskSpace(NamedTuple):
-    """Of a file system, in bytes; `free` is what an unprivileged process may still take."""
+    """Space of a file system in bytes; `free` is what an unprivileged process may still use."""
 
     free: int
     total: int
@@ -102,12 +102,12 @@ class DiskGuard:
         """Register the metrics."""
         metrics.gauge(
             "disk_free_bytes",
-            "Free space of the data directory's file system.",
+            "Free bytes of the data directory's file system.",
             lambda: float("nan") if self.free_bytes is None else self.free_bytes,
         )
         metrics.gauge(
             "disk_low",
-            "Whether less than storage.min_free_bytes is free, and writes are refused.",
+            "1 if less than storage.min_free_bytes is free and writes are refused, else 0.",
             lambda: self.is_low,
         )
 
