@@ -38,11 +38,11 @@ class Certificate(msgspec.Struct, frozen=True, array_like=True, cache_hash=True,
 
     @property
     def credential(self) -> str:
-        """As `Identity.credential`."""
+        """What `Identity.credential` shows: the certificate's fingerprint."""
         return f"certificate {self.fingerprint}"
 
     def names(self) -> Iterator[tuple[NameKind, str]]:
-        """All names, as they are compared."""
+        """All names, in the form in which they are compared."""
         yield "subject", self.subject
         yield "common_name", self.common_name
         for name in self.dns:
@@ -54,7 +54,7 @@ class Certificate(msgspec.Struct, frozen=True, array_like=True, cache_hash=True,
 
 
 def canonical(kind: NameKind, name: str) -> str:
-    """A name as it is compared."""
+    """The form in which a name is compared."""
     if kind == "dns":
         return name.lower()
     if kind == "email":

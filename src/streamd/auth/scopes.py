@@ -115,7 +115,7 @@ def are_scopes(texts: Iterable[str]) -> bool:
 
 
 def _in_keys(text: str, verb: str, raw: bytes, *, is_prefix: bool) -> bytes:
-    """A pattern of streams as it is compared with keys."""
+    """Convert a pattern of streams to the form that is compared with keys."""
     bucket, slash, name = raw.partition(b"/")
     if not slash:
         if not is_prefix:

@@ -89,7 +89,8 @@ def covers(grant: Grant, path: bytes) -> bool:
 
 
 def methods_in_order(methods: Iterable[str]) -> tuple[str, ...] | None:
-    """The methods as they are signed; None if there is none, or one that cannot be signed."""
+    """The methods in the order that is signed; None if there is none, or one that cannot be
+    signed."""
     given = set(methods)
     return tuple(one for one in METHODS if one in given) if given and given <= {*METHODS} else None
 

@@ -43,7 +43,7 @@ class SetBack(ColdError):
 
 
 class _Found:
-    """Where the archive ends. `chain` is None if no readable object tells it."""
+    """Where the archive ends. `chain` is None if no readable object contains it."""
 
     def __init__(self, index: int, term: int = 0, chain: int | None = None) -> None:
         self.index = index
@@ -164,7 +164,7 @@ class History:
     async def _compare(
         self, objects: ArchivedObjects, catalog: Catalog, found: _Found
     ) -> bool | None:
-        """Whether this log has the entry at the end of the archive; None if nothing tells."""
+        """Whether this log has the entry at the end of the archive; None if no object shows it."""
         archived = self._group.state.header.archived
         if found.index > self._group.committed.last_index:
             return False

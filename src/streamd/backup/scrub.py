@@ -216,7 +216,7 @@ class Scrubber:
 
     async def _next(self, scrub: Scrub) -> tuple[Scrub, str, int]:
         """The next object of the pass, packs first, and its size; no name if the pass has ended.
-        Also the pass as it is after that object."""
+        Also returns the pass after that object."""
         if not scrub.name:
             found = await self._target.run_blocking(_next_pack, self._store, scrub.pack)
             if found is not None:

@@ -76,7 +76,7 @@ _ANSWER = msgspec.msgpack.Decoder(Answer)
 
 
 class _Unwanted(Exception):
-    """This node no longer leads the follower."""
+    """This node is no longer the follower's leader."""
 
 
 class SnapshotSender:

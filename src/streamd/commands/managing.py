@@ -169,7 +169,7 @@ def head(client: Client, name: str, as_json: bool) -> None:
 
 
 def _facts(found: StreamInfo | Appended) -> dict[str, Any]:
-    """What an answer told about a stream, without what it left out."""
+    """The fields of an answer about a stream that are present."""
     told = found._asdict()
     facts = {fact: told[fact] for fact in _FACTS if told.get(fact) not in (None, "")}
     return {**facts, "closed": found.closed}

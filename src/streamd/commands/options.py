@@ -178,7 +178,7 @@ def with_server(command: Callable[..., None]) -> Command:
 
 
 def talks_to_server(command: Command) -> Command:
-    """As `with_server`, but the command gets a `Client` of the server."""
+    """Add the options of `with_server`, and pass the command a `Client` of the server."""
 
     @with_server
     @functools.wraps(command)

@@ -102,7 +102,7 @@ def show_all(chunks: Iterable[Chunk], as_json: bool) -> None:
 
 
 def _show(chunk: Chunk, as_json: bool) -> None:
-    """Write a chunk to standard output, as a line of JSON or as it is."""
+    """Write a chunk to standard output, as a line of JSON or byte for byte."""
     if chunk.empty:
         return
     if as_json:

@@ -26,8 +26,8 @@ log = structlog.get_logger("streamd.tls")
 
 
 class TlsFiles(Generic[T]):
-    """What `load` makes of `files`, and makes again when they change. Call it for the present
-    contexts. `told` is called after each load, with what prevented it, if anything did."""
+    """Holds the result of `load()` for `files`; loads them again when they change. Call it for the
+    present contexts. `told` is called after each load, with what prevented it, if anything did."""
 
     def __init__(self, files: Sequence[str], load: Callable[[], T]) -> None:
         """Raises what `load` raises, and `OSError` naming a file that cannot be read."""
@@ -41,7 +41,7 @@ class TlsFiles(Generic[T]):
         return self._contexts
 
     def reload(self) -> None:
-        """Load the files. Contexts that cannot be made leave those in use as they are."""
+        """Load the files. If a context cannot be made, the ones in use stay."""
         # Before the files are read: a change in between is noticed at the next look.
         self._seen = self._stamps()
         try:

@@ -139,7 +139,7 @@ class Drafting:
         return Draft(proposals, own, foreign, self._packages)
 
     def _draft_fresh(self, max_commands: int, max_bytes: int) -> Draft | None:
-        """As `draft` while nothing but new commands of this node waits: always on a single node,
+        """Draft like `draft`, if only new commands of this node wait: always so on a single node,
         and mostly on others."""
         if not (self._queue and self._takes_fresh):
             return None

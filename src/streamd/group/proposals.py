@@ -51,7 +51,7 @@ class NoRoom(Unavailable):
 
 
 class DiskLow(NoRoom):
-    """As `NoRoom`, because the leader's disk is nearly full; see `DISK_LOW`."""
+    """No room, because the leader's disk is nearly full; see `DISK_LOW`."""
 
 
 # Between processes an error is its text, so this one is recognised by it.

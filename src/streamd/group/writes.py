@@ -59,7 +59,7 @@ class GroupWrites:
     def submit(
         self, command: Command, size: int = 0, tell: Callable[[Settled], None] | None = None
     ) -> Proposal:
-        """As `propose`, without waiting: `tell` gets what the caller of `propose` would.
+        """Propose without waiting; `tell` is called with the result or error of `propose`.
 
         It is called in a turn of the group, before the next batch goes to the disk, so it must be
         quick. Raises `Unavailable`; then it is never called.

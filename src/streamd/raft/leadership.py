@@ -199,7 +199,7 @@ class Leadership:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is a commit of which not all members have been told."""
+        """Whether some member has not been notified of the latest commit."""
         return self._commit_is_news and bool(self.replication.progress)
 
     def announce(self) -> None:

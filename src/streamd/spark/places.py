@@ -20,7 +20,8 @@ class Place(NamedTuple):
     stores: Stores | None
 
     def open(self, turn: int = 0, *, met: bool = False) -> Streams:
-        """For task number `turn`: tasks spread over the nodes. `met` as in `client_of`."""
+        """Open the streams for task number `turn`; tasks are spread over the nodes. `met` goes to
+        `client_of`."""
         if self.servers is not None:
             return Remote(client_of(self.servers, turn, met=met))
         # A reader of servers needs no client for S3, which takes long to import.

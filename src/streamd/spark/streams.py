@@ -50,7 +50,7 @@ class Located(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Records of a stream, from `start` to before `end`, of about `size` bytes."""
+    """The records in [`start`, `end`) of a stream, of about `size` bytes."""
 
     name: str
     incarnation: str

@@ -103,7 +103,7 @@ class JournaledLog:
         return self._db.position(index) if row is None else row[1]
 
     def rows(self, lo: int, hi: int) -> Iterator[_Row]:
-        """The entries there are from `lo` to before `hi`, in order, as they were written."""
+        """The stored entries in [`lo`, `hi`) with their positions, in order."""
         at = lo
         while at < hi:
             row = self._recent.get(at)
@@ -119,12 +119,12 @@ class JournaledLog:
                 return
 
     def indexes(self, lo: int, hi: int) -> Iterator[int]:
-        """The indexes of the entries from `lo` to before `hi`, whatever is in them."""
+        """The indexes of the stored entries in [`lo`, `hi`), without reading the entries."""
         yield from self._db.indexes(lo, min(hi, self._first_recent))
         yield from [index for index in self._recent if lo <= index < hi]
 
     def stored_size(self, lo: int, hi: int) -> int:
-        """About how many bytes on disk the entries from `lo` to before `hi` take."""
+        """Approximate bytes on disk of the entries in [`lo`, `hi`)."""
         recent = (self._recent.get(index) for index in range(max(lo, self._first_recent), hi))
         size = sum(len(row[0].payload) for row in recent if row is not None)
         return size + self._db.stored_size(lo, min(hi, self._first_recent))

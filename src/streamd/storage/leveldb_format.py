@@ -48,7 +48,7 @@ class Damaged(Exception):
 
 
 class Records(Protocol):
-    """The kind of a file's records, which tells the next one from any other."""
+    """The format of a file's records, which shows whether a record is the next one."""
 
     def take(self, record: bytes) -> bool:
         """Whether this is the next record. If so, the one after it is the next."""

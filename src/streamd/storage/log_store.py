@@ -317,7 +317,7 @@ class LogStore:
         return position
 
     def _lower_end(self, index: int) -> range:
-        """Move the log's end to before `index`; returns the entries that the next write replaces.
+        """Make `index - 1` the log's end; returns the entries that the next write replaces.
 
         The floor goes down first, durably: if it stayed above the new end, a crash would make the
         node refuse a log that is whole.

@@ -75,7 +75,7 @@ class SnapshotSource:
     def open(
         cls, state: StateStore, log: LogStorage, snapshot_id: int, only_hot: bool = False
     ) -> SnapshotSource:
-        """The state as it is stored now. Close it: until then its old rows take up disk space.
+        """A view of the state stored now. Close it: until then its old rows take up disk space.
 
         With `only_hot` it leaves out records that are in the cold store.
 

@@ -118,7 +118,7 @@ def is_stream_key(key: bytes) -> bool:
 
 
 def has_bucket(key: bytes) -> bool:
-    """Whether bytes given as a stream key can be one. Only such keys have a row."""
+    """Whether `key` has the NUL between bucket and name; only such keys have a row."""
     return b"\0" in key
 
 

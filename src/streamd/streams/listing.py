@@ -49,7 +49,7 @@ class ListQuery(msgspec.Struct, frozen=True):
 
 
 class BucketQuery(msgspec.Struct, frozen=True):
-    """As `ListQuery`, of buckets."""
+    """A query for a list of buckets, like `ListQuery` for streams."""
 
     prefix: bytes = b""
     after: bytes = b""

@@ -49,8 +49,8 @@ from streamd.streams.state import State
 
 
 class Machine:
-    """Applies commands to a `State`. `changes` tells live readers what to read; the caller takes it
-    away."""
+    """Applies commands to a `State`. `changes` lists what live readers must read; the caller
+    removes it."""
 
     def __init__(self, state: State) -> None:
         self.state = state

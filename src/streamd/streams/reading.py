@@ -121,7 +121,7 @@ def finder(stream_id: int, chunks: Sequence[Chunk]) -> Find:
 
 
 def held(store: KeyValue, stream_id: int, record: int, *, max_bytes: int) -> list[Chunk]:
-    """As `read_stored`, but skips evicted chunks without looking for them. Blocks.
+    """Read like `read_stored`, but skip evicted chunks without looking for them. Blocks.
 
     LevelDB finds out that rows are gone by reading past their remains: each reader of a cold
     stream would read megabytes of chunks that were deleted a moment ago.

@@ -216,7 +216,7 @@ class State:
     # -- reads --------------------------------------------------------------------------------
 
     def read_recent(self, stream: Stream, window: Window) -> Slice | None:
-        """The records in `window` as far as they are in memory; None if the first is not.
+        """The records of `window` that are in memory; None if the first is not.
 
         Raises `OffsetMismatch` when the window's position contradicts the stream.
         """
@@ -236,7 +236,7 @@ class State:
                 yield row
 
     def install(self, row: bytes, raw: bytes | None) -> None:
-        """Take a missing row as it is in the store."""
+        """Add a row that was read from the store; `raw` is None if the store lacks it."""
         self._loaded_ahead[row[:1]].install(row[1:], raw)
 
     # -- storing ------------------------------------------------------------------------------

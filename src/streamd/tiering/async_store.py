@@ -243,7 +243,7 @@ class AsyncObjectStore:
         await self._run_blocking(self._store.delete, names, limiter=self._limiter)
 
     async def digest(self, name: str) -> tuple[str, int]:
-        """The SHA-256 of an object as it is in the store, in hexadecimal, and its size."""
+        """The hexadecimal SHA-256 of the bytes in the store, and their size."""
         size = (await self.stat(name)).size
         digest = hashlib.sha256()
         for offset in range(0, size, _DIGEST_BYTES):

@@ -38,8 +38,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 class PeerConnection(msgspec.Struct, frozen=True):
     """The state of the connection to a dialled peer. Counters run since the peer was first
-    known. `release` is the version of streamd that the peer runs, as far as it has said so on this
-    connection or the last one."""
+    known. `release` is the version of streamd that the peer sent on this connection or the last
+    one."""
 
     connected: bool
     address: str

@@ -106,7 +106,7 @@ class Acceptor:
         is_member: Callable[[str], bool],
         answers_earlier: Callable[[str], bool],
     ) -> None:
-        """`is_member` tells whether a member is at an address (`client_of`), `answers_earlier`
+        """`is_member` returns whether a member is at an address (`client_of`), `answers_earlier`
         whether one is that may run a release in which the acceptor proves itself first."""
         self._context = context
         self._limits = context.limits
@@ -217,8 +217,8 @@ class Acceptor:
     async def _admit(
         self, wire: Wire, stream: trio.abc.Stream, host: str | None, peer: Hello, hello: bytes
     ) -> Session:
-        """The session, registered for its node. What a node is told before its proof names nothing
-        of the cluster. Raises `Refusal`, `ConnectionEnded`."""
+        """The session, registered for its node. Refusals sent before the node's proof reveal
+        nothing about the cluster. Raises `Refusal`, `ConnectionEnded`."""
         credentials = self._context.credentials
         credentials.check_certificate(stream, peer)
         own = self._context.hello()

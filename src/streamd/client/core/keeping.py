@@ -55,7 +55,8 @@ class Keeper(Protocol):
 
 
 def keeper(positions: Positions | StreamPositions, session: Session, consumer: str) -> Keeper:
-    """What keeps the position of a consumer, whose text tells name and stream."""
+    """The keeper that stores a consumer's position in `positions`; `consumer` names consumer and
+    stream."""
     if isinstance(positions, StreamPositions):
         return _InStream(positions, session, consumer)
     return _InStore(positions, consumer)

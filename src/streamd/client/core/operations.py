@@ -62,7 +62,7 @@ def _info(answer: Answer) -> StreamInfo:
 
 
 def appended(session: Session, path: str, answer: Answer) -> Flow[Appended]:
-    """What the answer to an append tells, and where the stream ends.
+    """The result in the answer to an append, and the stream's end.
 
     Servers may leave that out of the answer to a repetition (section 5.2.1); then they are asked.
     """

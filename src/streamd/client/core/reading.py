@@ -51,7 +51,7 @@ class Incarnation:
 
     @property
     def is_stale(self) -> bool:
-        """Whether it is a while since the last answer that told."""
+        """Whether no answer has shown the stream's incarnation for a while."""
         is_known = self.tag is not None
         return is_known and self._session.clock() - self._checked_at >= _SOON_S
 
@@ -76,7 +76,7 @@ def incarnation_tag(etag: str | None) -> str | None:
 
 
 def replaced(status: int | None = None) -> StreamReplaced:
-    """What tells that another stream is read than the one that was begun."""
+    """The error for a stream that was replaced since reading began."""
     message = "another stream has this name now, or the cluster was restored from a backup"
     return StreamReplaced("STREAM_REPLACED", message, status)
 
@@ -157,7 +157,7 @@ def follow_from(
 
 
 def _is_news(chunk: Chunk, before: Chunk) -> bool:
-    """Whether a chunk tells more than the one before it; a silent stream repeats itself."""
+    """Whether a chunk has data, or otherwise differs from the one before it."""
     return chunk._replace(data=b"") != before._replace(data=b"") or not chunk.empty
 
 

@@ -80,7 +80,7 @@ _DECODER = msgspec.json.Decoder(list[Entry])
 
 
 class Journal:
-    """The plan of one part, as far as it is decided."""
+    """The decisions made so far about one part."""
 
     # How far this worker process has trimmed each journal, in bytes.
     _trimmed: dict[str, int] = {}  # noqa: RUF012

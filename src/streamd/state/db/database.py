@@ -153,7 +153,7 @@ class StreamDB(StateSchema):
         return ended
 
     async def ready(self) -> None:
-        """Wait until the rows are those of the stream's end, as it was after this began.
+        """Wait until the rows include everything up to the stream's end at the time of the call.
 
         Raises `DatabaseClosed`, or the error that ended the database.
         """
@@ -177,7 +177,7 @@ class StreamDB(StateSchema):
             self._writes.check()
 
     async def close(self) -> None:
-        """Follow no longer, end the feeds, and close the store. The rows stay as they are.
+        """Stop following, end the feeds, and close the store. The rows stay unchanged.
 
         Leaving `async with` closes, too.
         """
@@ -193,7 +193,7 @@ class StreamDB(StateSchema):
                 self._is_open = False
 
     def _end(self, error: Exception) -> None:
-        """Nothing comes from the stream any longer. The first error counts."""
+        """Record that following the stream has ended; keep the first error."""
         self._writes.end(error)
         self._feeds.end(None if isinstance(error, DatabaseClosed) else error)
         self._ready.set()
