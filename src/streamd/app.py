@@ -416,7 +416,7 @@ def listed_certificates(config: Config) -> ListedCertificates | None:
     """The client certificates that have scopes. Raises `ConfigError`."""
     if not config.auth.certificates:
         return None
-    # As above.
+    # Imported here for the same reason.
     from streamd.credentials.client_certificates import listed_certificates
 
     return listed_certificates(config.auth.certificates)

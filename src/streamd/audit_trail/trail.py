@@ -106,7 +106,7 @@ class AuditTrail:
         self._add_if_room(event, values, is_act=True)
 
     def tls_loaded(self, files: Sequence[str], error: str | None) -> None:
-        """Record that TLS files were loaded again, or could not be. Called like `TlsFiles.told`."""
+        """Record that TLS files were loaded again, or could not be. A callback for `TlsFiles`."""
         self.tell("tls-loaded", files=files, error=error)
 
     def refused(self, kind: Kind, values: Mapping[str, object]) -> None:

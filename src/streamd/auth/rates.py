@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 NS_PER_S = 1_000_000_000
-# Of how many accounts a new one asks whether they can be forgotten.
+# A new account checks this many old ones for whether they can be removed.
 _ASKED = 4
 
 K = TypeVar("K", bound=Hashable)
@@ -145,7 +145,7 @@ class Account:
         """Charge a request, unless there is a shortage: then charge nothing. Returns whether it is
         charged.
 
-        `bytes_in` are those of its body, as far as they are known. What it `reads` is known only
+        `bytes_in` are those of its body that are known. What it `reads` is known only
         later: until then nothing may be owed.
         """
         requests, body, answers = self.requests, self.bytes_in, self.bytes_out

@@ -39,15 +39,15 @@ Verb = Literal[
     "operate",
 ]
 VERBS: tuple[Verb, ...] = get_args(Verb)
-# What ``admin`` of a pattern permits there, besides itself.
+# The verbs that ``admin`` of a pattern includes.
 _OF_ADMIN = tuple(verb for verb in VERBS if verb != "operate")
-# These are asked about buckets only.
+# Scopes with these verbs apply to buckets only.
 _OF_BUCKETS = ("list",)
 
 MAX_SCOPES = 100
 # The longest stream key, with a slash in place of its NUL, and a star.
 MAX_PATTERN_BYTES = 1025
-# Of all scopes of a token together, in bytes.
+# Total size of a token's scopes.
 MAX_SCOPES_BYTES = 8 * 1024
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\\]")

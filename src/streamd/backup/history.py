@@ -31,7 +31,7 @@ log = structlog.get_logger("streamd.objectstore")
 
 # Tasks run every second; one look in this time is enough for those that do not delete.
 _GOOD_FOR_S = 10.0
-# By then, or soon after, a new leader has applied the first entry of its own term.
+# A new leader usually applies the first entry of its own term within this time.
 _APPLY_TIMEOUT_S = 5.0
 _READ_BYTES = 1024 * 1024
 

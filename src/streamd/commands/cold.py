@@ -213,7 +213,7 @@ def _rows(answer: Answer) -> list[tuple[str, str]]:
     flushed, archive, error = answer["flush"], answer["archive"], answer["last_error"]
     return [
         ("store", answer["place"] + _away(answer.get("unavailable_ms"))),
-        ("told by", f"node {answer['node_id']}" + ("" if answer["leads"] else ", not the leader")),
+        ("answered by", f"node {answer['node_id']}{'' if answer['leads'] else ', not the leader'}"),
         ("not in the store", f"{_size(answer['hot_bytes'])} of {_size(limit)} allowed"),
         ("oldest of it", "none" if answer["lag_ms"] is None else f"{_time(answer['lag_ms'])} old"),
         ("in the store", f"{_size(answer['cold_bytes'])} in {answer['packs']} packs"),

@@ -15,7 +15,7 @@ from streamd.commands.options import json_option, talks_to_server, type_option
 from streamd.commands.terminal import exit_on_failure, flush, say, write
 
 _DEFAULT_TYPE = "text/plain"
-# Of streams whose names have no bucket.
+# The bucket of streams whose names have none.
 _DEFAULT_BUCKET = "_default"
 # In the order in which they are shown.
 _FACTS = (

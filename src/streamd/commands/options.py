@@ -19,7 +19,7 @@ from streamd.commands.terminal import exit_on_failure
 from streamd.commands.waiting import watch
 
 DEFAULT_URL = "http://127.0.0.1:4437"
-# Of a server's own or of an identity provider (RFC 6750 section 2.1).
+# A token of the server or of an identity provider (RFC 6750 section 2.1).
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
 
 _SHORT_TYPES = {

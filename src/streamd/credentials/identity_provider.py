@@ -163,7 +163,7 @@ class IdentityProvider:
         if seen == self._seen and not self._failures:
             self._updated_s = trio.current_time()
             return None
-        # Before it is read: a change in between is noticed at the next look.
+        # Noted before the file is read, so that the next look notices a change in between.
         self._seen = seen
         try:
             return self._parse(_read(self._config.jwks))

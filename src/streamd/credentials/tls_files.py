@@ -19,7 +19,7 @@ from streamd.config.settings import ConfigError
 POLL_INTERVAL_S = 3.0
 
 T = TypeVar("T")
-# Of one file: device, inode, size in bytes, and time of the last change in ns.
+# Identifies a file's content: device, inode, size in bytes, time of the last change in ns.
 Stamp = tuple[int, int, int, int]
 
 log = structlog.get_logger("streamd.tls")
@@ -42,7 +42,7 @@ class TlsFiles(Generic[T]):
 
     def reload(self) -> None:
         """Load the files. If a context cannot be made, the ones in use stay."""
-        # Before the files are read: a change in between is noticed at the next look.
+        # Noted before the files are read, so that the next look notices a change in between.
         self._seen = self._stamps()
         try:
             self._contexts = self._loaded()

@@ -146,7 +146,7 @@ class Admission:
         settled.
 
         A command that the API would have refused gets the outcome `INVALID`.
-        Raises `Unavailable` when this node does not lead: nothing was proposed.
+        Raises `Unavailable` when this node is not the leader: nothing was proposed.
         """
         if not self._leads:
             raise Unavailable("this node is not the leader")

@@ -224,7 +224,7 @@ class PendingEntry:
         if not self.packages:
             return
         first_foreign = len(self.packages) - len(self.foreign)
-        # From the end: how many commands come before the packages, only their leader knew.
+        # Counted from the end: only the leader knew how many commands precede the packages.
         end = len(outcomes) - sum(stamp.count for stamp in self.packages)
         for place, stamp in enumerate(self.packages):
             start, end = end, end + stamp.count

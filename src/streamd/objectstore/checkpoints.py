@@ -31,7 +31,7 @@ from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.streams.model import LogPosition
 
 VERSION = 1
-# Of rows, before they are compressed.
+# The most bytes of rows in a piece, before compression.
 MAX_PIECE_BYTES = 32 * 1024 * 1024
 
 _PIECE = Head(b"SDSP", VERSION, "QQIIII", "a piece of a checkpoint")

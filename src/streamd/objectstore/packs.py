@@ -3,7 +3,7 @@
 ::
 
     head     magic, version, group, term, number                          CRC-32C
-    slices   each: CRC-32C, stream id, length; the chunk as it is stored
+    slices   each: CRC-32C, stream id, length; the stored chunk
     footer   the place and content of each slice
     end      the footer's length and CRC-32C, magic                       CRC-32C
 

@@ -230,7 +230,7 @@ class S3Store:
         except S3Error as error:
             raise _from_code(error, what) from error
         except InvalidResponseError as error:
-            # Not from the store itself but from a proxy or web server in its place.
+            # The answer comes from a proxy or web server, not from the store itself.
             status = error._code
             kind = ColdRefused if status in (401, 403, 404, 405) else ColdUnavailable
             raise kind(f"{what}: HTTP status {status} without an explanation") from error

@@ -132,7 +132,7 @@ class _OwnThread:
     async def _end(self) -> Any:
         """Wait for the call under way."""
         try:
-            # Not for the outcome, which is there a moment before the descriptor tells of it.
+            # Wait for the descriptor, not for the outcome, which is put a moment earlier.
             with trio.CancelScope(shield=True):
                 await trio.lowlevel.wait_readable(self._ended)
             os.eventfd_read(self._ended)
@@ -149,5 +149,5 @@ class _OwnThread:
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
             self._outcomes.put(outcome.capture(call))
-            # Not by `write`: tests let those fail that go to a disk.
+            # `writev`, because tests make `write` fail.
             os.writev(self._ended, [_ONE])

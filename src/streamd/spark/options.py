@@ -20,7 +20,7 @@ _V1 = "/v1/stream/"
 SERVER = ("url", "cacert", "token", "retry_for_s")
 STORE = OF_SOURCES
 WHERE = SERVER + STORE
-# Which of them.
+# Options that select the streams.
 WHICH = ("stream", "streams", "bucket", "prefix")
 
 

@@ -137,7 +137,7 @@ class SnapshotSink:
 
     def _resume(self, meta: SnapshotMeta) -> None:
         progress = None
-        # What cannot be read can be sent again.
+        # The sender sends again what cannot be read.
         with suppress(StorageError, plyvel.Error, *UNDECODABLE):
             self._db = open_state_database(self._directory)
             raw = self._db.get(_PROGRESS_KEY, verify_checksums=True)

@@ -43,7 +43,7 @@ MAX_BYTES = 8 * 1024 * 1024
 
 SECTOR_BYTES = 512
 _STAMP = Struct(">I")
-# What a sector holds of its record.
+# Bytes of the record in each sector.
 _PART_BYTES = SECTOR_BYTES - _STAMP.size
 _MAGIC = b"SDJ1"
 # Magic, checksum of the rest of the head, journal id, sequence number, checksum of the record, that

@@ -222,7 +222,8 @@ class JournaledLog:
             mark = record.end
         rows = [self._recent[index] for index in range(self._first_recent, last_index + 1)]
         self._store(mark, entries=rows)
-        # Before any row goes: a reader that misses one in memory then looks for it in LevelDB.
+        # Set before any row is removed, so that a reader that misses one in memory looks in
+        # LevelDB.
         first = max(self._first_recent, last_index + 1)
         self._first_recent = first if first in self._recent else MAX_INDEX
         for entry, _ in rows:

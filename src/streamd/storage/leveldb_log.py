@@ -141,7 +141,7 @@ class LevelDBLog:
         """Give back the disk space of removed entries before `end`, about `max_bytes` of it.
 
         LevelDB by itself does not. Tables of a log hardly overlap, so it moves them to the deeper
-        levels as they are, and the few markers of their deletion never reach them there.
+        levels unchanged, and the few markers of their deletion never reach them there.
         """
         low = 0
         if self.stored_size(0, end) > max_bytes:

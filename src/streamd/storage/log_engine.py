@@ -97,7 +97,7 @@ open_engine: OpenEngine = JournaledLog
 def proved(
     engine: LogEngine, group_id: int, last: ChainPosition, hi: int = MAX_INDEX
 ) -> Iterator[tuple[Entry, ChainPosition]]:
-    """Entries after `last` to before `hi`, or to the end, each proved by the one before it.
+    """Entries after `last` and before `hi`, or to the end, each proved by the one before it.
 
     Raises `LogCorrupt` at the first entry that is missing or not the one that was written.
     """

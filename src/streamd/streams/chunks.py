@@ -47,7 +47,7 @@ class Window(msgspec.Struct, frozen=True, gc=False):
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
-    """Records from the `first` to before the `last` of some whose `lengths` are known.
+    """Records [`first`, `last`) of some whose `lengths` are known.
 
     Together they have `size` bytes: fewer than their lengths if a fork was cut inside the last.
     """

@@ -7,7 +7,7 @@
 ``d``  stream id, end record                 `Chunk`: found by seeking past a record number
 ``p``  stream id, producer id                `ProducerState`
 ``x``  time in ms, stream key                when to check whether a stream has expired
-``B``  blob id, part number                  a part's bytes, as they are
+``B``  blob id, part number                  a part's bytes, unencoded
 ``r``  blob id                               `Blob`: what refers to it
 ``u``  upload id, which will be the blob's   `Upload`
 ``g``  stream or blob id                     all the rows below it await removal

@@ -80,7 +80,7 @@ def _wanted(prefix: bytes, after: bytes, within: Iterable[NamePattern]) -> Itera
     """The names with a prefix that a pattern in `within` matches; those that single names in it
     match come after `after`."""
     for pattern in within:
-        # Of two prefixes of one name one begins with the other.
+        # If a name begins with two prefixes, the longer begins with the shorter.
         longer = max(prefix, pattern.text, key=len)
         if not longer.startswith(prefix):
             continue

@@ -18,7 +18,7 @@ from streamd.streams.model import Bucket, Stream
 from streamd.streams.state import State, storable
 
 _ALL_OTHERS = DEFAULT.encode()
-# What the answers to refused commands say.
+# The results of commands that a quota refuses.
 REFUSALS = frozenset((Result.BUCKET_FULL, Result.STREAM_FULL, Result.TOO_MANY_STREAMS))
 
 

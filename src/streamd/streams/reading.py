@@ -191,7 +191,7 @@ def read_slices(store: KeyValue, stream_id: int, record: int) -> list[LocatedSli
 
 
 def read_from_store(store: KeyValue, stream: Stream, window: Window) -> StoredRead:
-    """The records in `window` as far as they are in the store, or where in the cold store they are.
+    """The records of `window` that are in the store, or their places in the cold store.
 
     Takes only one stream id's chunks at a time: a fork's reader returns for the next.
     Blocks. Raises `OffsetMismatch` when the window's position contradicts the stream.

@@ -38,7 +38,7 @@ from streamd.client.positions import Positions, StreamPositions
 from streamd.protocol.headers import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
 from streamd.streams.content import JSON
 
-# Of starts that take the same epoch as another one.
+# Attempts when other starts claim the same epoch.
 _MAX_COLLISIONS = 3
 
 
@@ -115,7 +115,7 @@ class _InStream:
         # An id of at most 256 ASCII characters, whatever the names are.
         self._producer_id = f"consumer-{sha256(consumer.encode()).hexdigest()[:32]}"
         self._epoch = self._next_seq = self._records = 0
-        # What was sent under the next number, and is stored or not.
+        # The record sent under the next number whose outcome is unknown.
         self._unsettled: _Record | None = None
 
     def take_over(self) -> Flow[str | None]:

@@ -96,7 +96,7 @@ def create(
 
 def head(session: Session, path: str) -> Flow[StreamInfo]:
     """What a stream is and where it ends."""
-    # Of both requests: a busy server is not asked for twice the time.
+    # Shared by both requests, so that a busy server is not retried for twice the time.
     backoff = Backoff(session)
     try:
         answer = yield from ask(session, Request("HEAD", path), backoff=backoff)

@@ -144,7 +144,7 @@ class StreamDB(StateSchema):
             await self._tasks.__aexit__(type(interrupted), interrupted, interrupted.__traceback__)
             raise
         if isinstance(error, Exception):
-            # Not through the task group, which would wrap it.
+            # The task group would wrap the error, so it does not get it.
             await self._tasks.__aexit__(None, None, None)
             return False
         ended = bool(await self._tasks.__aexit__(kind, error, traceback))
@@ -356,7 +356,7 @@ class StreamDB(StateSchema):
         name = events[0].headers.txid
         txid = name or uuid4().hex
         texts = [encode_event(_in_transaction(event, txid)) for event in events]
-        # As readers will see them. One that they could not read would never come back.
+        # Decoded as by readers, because an event that they cannot read would never be confirmed.
         sent = [decode_event(text) for text in texts]
         shown = [row for event in sent for row in self._shown(event)]
         write = self._writes.begin(txid, shown, len(sent))
