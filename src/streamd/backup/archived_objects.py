@@ -125,6 +125,7 @@ class ArchivedObjects:
         return await self._read(name, size, partial(_whole, name))
 
     async def manifest(self, stored: StoredManifest) -> Manifest:
+        """A manifest, checked against its name. Raises `ObjectCorrupt`, `ColdError`."""
         manifest = read_manifest(await self.whole(stored.name, stored.size))
         of, named = manifest.of, stored.parsed
         said = (of.cluster_id, of.group_id, of.index, of.snapshot_id)

@@ -174,7 +174,7 @@ class Administration:
             now = await self._cluster.invite(hello.node_id)
         except (
             transport_errors.NotSent,
-            transport_errors.OutcomeUnknown,
+            transport_errors.RequestOutcomeUnknown,
             transport_errors.RequestRefused,
         ) as error:
             raise AdminRefused(

@@ -21,8 +21,8 @@ from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.process.threads import RunBlocking
 from streamd.storage.incoming import SnapshotDamaged, SnapshotSink
 from streamd.storage.raft_snapshots import (
-    Piece,
     SnapshotMeta,
+    SnapshotPiece,
     SnapshotSource,
     SnapshotUnavailable,
 )
@@ -53,7 +53,7 @@ class Take(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """A piece of the snapshot that was offered last."""
 
     snapshot_id: int
-    piece: Piece
+    piece: SnapshotPiece
 
 
 class Finish(msgspec.Struct, frozen=True, array_like=True, tag=3):

@@ -22,7 +22,7 @@ import trio
 from streamd import __version__
 from streamd.auth.identity import Identity, Undecided
 from streamd.auth.jwks import KeySet, KeySetError, parse_keys
-from streamd.auth.jwt import Policy, Refused, UnknownKey, verify
+from streamd.auth.jwt import JWTRefused, Policy, UnknownKey, verify
 from streamd.auth.templates import parse_template
 from streamd.config.auth import JwtConfig
 from streamd.config.settings import ConfigError
@@ -96,7 +96,7 @@ class IdentityProvider:
             if self._keys is None:
                 raise UnknownKey
             return verify(token, self._keys, self._policy, now_ms)
-        except Refused as refused:
+        except JWTRefused as refused:
             reason = str(refused)
         except UnknownKey:
             self._ask_for_keys()

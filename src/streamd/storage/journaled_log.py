@@ -28,7 +28,7 @@ from streamd.storage import journal
 from streamd.storage.errors import LogCorrupt
 from streamd.storage.fail_stop import corrupt, failed
 from streamd.storage.files import is_there, write_durably
-from streamd.storage.journal import Damaged, Journal, Mark, Record
+from streamd.storage.journal import Journal, JournalDamaged, Mark, Record
 from streamd.storage.leveldb_log import MAX_INDEX, LevelDBLog
 
 _Row = tuple[Entry, ChainPosition]
@@ -287,7 +287,7 @@ class JournaledLog:
             raise corrupt(self.directory, "its journal is missing")
         try:
             found = [*journal.records(content, mark)]
-        except Damaged as damage:
+        except JournalDamaged as damage:
             raise corrupt(self._file, str(damage)) from damage
         end = found[-1].end if found else mark
         torn = journal.torn_end(content, end)

@@ -16,7 +16,7 @@
 ``k``  term, number                          `Pack`: an object with slices
 ``h``  time in ms, owner key                 bytes not in the cold store, about since that time
 ``o``  stream id                             the record before which this node evicted its chunks
-``n``  node id                               `Session`: which packages of the node took effect
+``n``  node id                               `WriteSession`: which packages of the node took effect
 ``a``  token id                              `Token`: access to the HTTP interface
 ``l``  ``b`` or ``i``, name                  `Limits` of a bucket or an identity
 =====  ====================================  =========================================

@@ -44,7 +44,7 @@ from streamd.streams.model import (
     Stream,
 )
 from streamd.streams.offsets import Position
-from streamd.streams.sessions import PackageStamp, Session
+from streamd.streams.sessions import PackageStamp, WriteSession
 from streamd.streams.state import State
 
 
@@ -179,7 +179,7 @@ class Machine:
             return Outcome(Result.DONE)
         if command.replaces != (0 if session is None else session.session_id):
             return Outcome(Result.STALE)
-        self.state.sessions.put(key, Session(self._index, command.nonce))
+        self.state.sessions.put(key, WriteSession(self._index, command.nonce))
         return Outcome(Result.DONE)
 
     def _apply_packages(

@@ -43,7 +43,7 @@ from streamd.streams.model import (
 )
 from streamd.streams.offsets import Position
 from streamd.streams.reading import gather
-from streamd.streams.sessions import Session
+from streamd.streams.sessions import WriteSession
 from streamd.streams.tables import KeyValue, Table
 from streamd.streams.tails import Tails
 from streamd.streams.tokens import Tokens
@@ -106,7 +106,7 @@ class State:
         self.blobs = Table(Blob, keys.BLOB, store.get, _BLOB_LIMIT)
         self.slices = Table(ColdSlice, keys.SLICE, store.get, _SLICE_LIMIT)
         self.packs = Table(Pack, keys.PACK, store.get, _PACK_LIMIT)
-        self.sessions = Table(Session, keys.SESSION, store.get, _SESSION_LIMIT)
+        self.sessions = Table(WriteSession, keys.SESSION, store.get, _SESSION_LIMIT)
         self.tokens = Tokens(store)
         self.limits = LimitsTable(store)
         self._tables = (

@@ -69,8 +69,8 @@ class Handler(Protocol):
     async def on_request(self, peer_id: int, group_id: int, kind: int, payload: bytes) -> bytes:
         """Answer a request to a group. Cancelled when the asker no longer waits.
 
-        Raise `RequestRefused` if nothing was done, `OutcomeUnknown` if that is not known; any
-        other exception tells the asker the same, and is logged as an error.
+        Raise `RequestRefused` if nothing was done, `RequestOutcomeUnknown` if that is not known;
+        any other exception tells the asker the same, and is logged as an error.
         """
 
 

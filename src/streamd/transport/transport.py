@@ -273,7 +273,7 @@ class Transport:
         """Ask a group at a peer (`kind`: 0 to 65535) and return its answer.
 
         Waits for its turn while `max_requests` are under way. Raises `NotSent` (also at once when
-        there is no connection), `OutcomeUnknown` or `RequestRefused`.
+        there is no connection), `RequestOutcomeUnknown` or `RequestRefused`.
         """
         link = self._peers.get(peer_id)
         if link is None:
