@@ -73,10 +73,10 @@ def test_directories_that_others_may_read_are_closed_to_them_at_the_next_start(
     for directory in (data, place):
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
         assert f"path={directory}" in output
-    assert "could read the file; its mode was corrected" in output
+    assert "could read the directory; its mode was corrected" in output
     assert "readable by other users" not in output
     with ServerProcess(data, environment=cold(place)) as server:
-        assert "could read the file" not in server_output(server)
+        assert "could read the directory" not in server_output(server)
 
 
 def test_a_directory_where_anyone_may_make_files_stays_so_with_a_warning(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def _keep_from_others(config: Config, directory: Path) -> None:
         with suppress(OSError):  # Another user's: then it is named below.
             if close_to_others(path):
                 log.info(
-                    "other users of this machine could read the file; its mode was corrected",
+                    "other users of this machine could read the directory; its mode was corrected",
                     path=str(path),
                 )
     keys = (config.server.tls_key, config.cluster.tls_key, config.cluster.secret_file)

@@ -285,7 +285,7 @@ class Wire:
     def _add_part(self, payload: bytes) -> None:
         limits = self._limits
         if not payload or len(self._parts) + len(payload) > limits.max_packet_bytes:
-            raise ProtocolError("it sent parts that are empty, or too large in total")
+            raise ProtocolError("it sent parts that are empty or too large in total")
         if self.unfinished is not None:
             self.unfinished.add(len(payload))
         if not self._parts:
