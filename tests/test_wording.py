@@ -32,6 +32,7 @@ HELP = re.compile(r"(?!(?:That|Of|As|From|Made|What|Whether|In)\b)[A-Z0-9]\S*( \
 
 # Names that two classes or more have, each in another package, never used side by side.
 TWICE = {
+    "Handler", "Operator", "Path",  # of routes
     "Answer", "Batch", "Begun", "Bucket", "Change", "Chunk", "Consumer", "Counted", "Entry",
     "Event", "Exchange", "Fenced", "Guard", "Head", "Header", "Identity", "Journal", "Limits",
     "Link", "OffsetGone", "OutcomeUnknown", "Pack", "Part", "Piece", "Place", "Plan", "Progress",

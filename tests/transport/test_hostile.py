@@ -341,7 +341,7 @@ async def test_a_stranger_cannot_make_a_node_dial_elsewhere() -> None:
                     await wait_until(lambda: bool(dialled))
                 else:
                     await wait_until(lambda a=announced: _error_at(node, a) != "")
-                    assert "named by a peer at 127.0.0.1" in _error_at(node, announced)
+                    assert "a peer named the address 127.0.0.1" in _error_at(node, announced)
                     assert not dialled
 
 
