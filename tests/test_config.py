@@ -75,7 +75,7 @@ def test_environment_values_are_parsed_by_the_type_of_the_key() -> None:
         ('[server]\nlisten = "nowhere"', "server.listen: 'nowhere' is not host:port"),
         ('[server]\nlisten = "a:70000"', "server.listen"),
         ('[server]\nadvertise = "b"', "server.advertise"),
-        ('[server]\ntls_cert = "c.pem"', "server.tls_cert and server.tls_key go together"),
+        ('[server]\ntls_cert = "c.pem"', "server.tls_cert and server.tls_key must be set together"),
         ("[server]\nmax_buffered_bytes = 1", "server.max_buffered_bytes"),
         ('[server]\nallowed_hosts = ["a:80"]', "server.allowed_hosts: 'a:80' is not a host name"),
         ('[server]\nallowed_hosts = ["*"]', "server.allowed_hosts: '*' is not a host name"),

@@ -75,7 +75,7 @@ def test_it_prints_a_configuration_that_reads_as_the_same() -> None:
         ('[server]\ndata_dir = "a-file"', "server.data_dir: a-file is not a directory"),
         ('[server]\ndata_dir = "a-file/data"', "a-file is not a directory"),
         ('[log]\naudit = "a-directory"', "log.audit: a-directory is a directory"),
-        ('[admin]\nlisten = "127.0.0.1:4437"', "the address of server.listen, too"),
+        ('[admin]\nlisten = "127.0.0.1:4437"', "also the address of server.listen"),
         (
             '[cluster]\nname = "c"\nsecret_file = "short"',
             "cluster.secret_file: short has 5 bytes",
@@ -127,7 +127,7 @@ def test_a_pair_that_fits_is_accepted_and_a_key_that_others_can_read_is_named() 
     Path(key).chmod(0o644)
     done = check(text)
     assert done.exit_code == 0
-    assert "warning: server.tls_key: one.key is open to others" in done.stderr
+    assert "warning: server.tls_key: one.key is readable by other users" in done.stderr
 
 
 def test_variables_of_kubernetes_are_named() -> None:
@@ -147,7 +147,7 @@ def test_no_secret_is_printed() -> None:
     assert "hush" not in done.output
     told = json.loads(done.stdout)
     assert told["ok"] is False
-    assert "auth.root_token: not a token" in told["errors"][0]
+    assert "auth.root_token is not a token" in told["errors"][0]
 
 
 def test_every_key_of_a_secret_is_hidden() -> None:

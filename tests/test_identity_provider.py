@@ -204,7 +204,10 @@ async def test_the_log_says_why_a_jwt_is_refused_if_it_is_to_say_so(
     file = tmp_path / "keys.json"
     file.write_bytes(key_set(ONE))
     found = Following(config(str(file)))
-    for level, reasons in ((logging.INFO, []), (logging.DEBUG, ["aud is not auth.jwt.audience"])):
+    for level, reasons in (
+        (logging.INFO, []),
+        (logging.DEBUG, ["aud does not match auth.jwt.audience"]),
+    ):
         caplog.set_level(level, "streamd.auth")
         with capture_logs() as logs:
             assert found.ask(jwt(aud="other")) == "refused"

@@ -52,7 +52,7 @@ def test_only_a_nodes_user_can_access_its_files(tmp_path: Path) -> None:
         assert len(list(data.rglob("*"))) > 8
         assert [path for path in place.rglob("*") if path.is_file()], "nothing was flushed"
         assert modes(data) == modes(place) == {}
-        assert "open to others" not in server_output(server)
+        assert "readable by other users" not in server_output(server)
     restored = tmp_path / "restored"
     run("restore", "--from", f"fs:{place}", "--no-fence", "--data-dir", str(restored))
     assert modes(restored) == {}
@@ -73,10 +73,10 @@ def test_directories_that_others_may_read_are_closed_to_them_at_the_next_start(
     for directory in (data, place):
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
         assert f"path={directory}" in output
-    assert "could read it; now they cannot" in output
-    assert "open to others" not in output
+    assert "could read the directory; its mode was corrected" in output
+    assert "readable by other users" not in output
     with ServerProcess(data, environment=cold(place)) as server:
-        assert "could read it" not in server_output(server)
+        assert "could read the directory" not in server_output(server)
 
 
 def test_a_directory_where_anyone_may_make_files_stays_so_with_a_warning(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_directory_where_anyone_may_make_files_stays_so_with_a_warning(tmp_pat
     with ServerProcess(data) as server:
         output = server_output(server)
     assert stat.S_IMODE(data.stat().st_mode) == 0o1777
-    assert "open to others" in output
+    assert "readable by other users" in output
     assert f"path={data}" in output
 
 

@@ -68,7 +68,7 @@ class Context:
             return found[0]
         if wanted is not None and wanted in found:
             return wanted
-        there = f"there are {', '.join(found)}" if found else "it holds no cluster"
+        there = f"there are {', '.join(found)}" if found else "the store holds no cluster"
         asked = "say which by --cluster" if wanted is None else f"there is no cluster {wanted}"
         raise NotRun(f"{self.store.place}: {asked}; {there}")
 

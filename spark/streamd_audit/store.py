@@ -346,7 +346,7 @@ class S3Store:
                 name = (error.object_name or "").removeprefix(self._prefix)
                 raise ObjectMissing(name) from error
             if error.code == "InvalidRange":
-                raise Damaged(TOO_SHORT, "the object ends before the bytes wanted") from error
+                raise Damaged(TOO_SHORT, "the object ends before the requested bytes") from error
             if error.code in _REFUSALS:
                 raise StoreFailed(_REFUSALS[error.code]) from error
             kind = _Faulty if error.code in _FAULTS else _Unavailable

@@ -208,7 +208,9 @@ class App:
         )
         door = self._door(self.application, replace(server, max_connections=allowed))
         self._doors["http"] = door
-        self.metrics.gauge("http_connections", "Open connections.", lambda: len(door.connections))
+        self.metrics.gauge(
+            "http_connections", "Open connections of clients.", lambda: len(door.connections)
+        )
         return door
 
     def admin_door(self) -> FrontDoor | None:
@@ -221,7 +223,7 @@ class App:
             application, server, kept_for_loopback=ADMIN_CONNECTIONS // 8, ends_idle=True
         )
         self._doors["admin"] = door
-        text = "Open connections of operators."
+        text = "Open connections to the operators' listener."
         self.metrics.gauge("admin_connections", text, lambda: len(door.connections))
         return door
 
@@ -269,7 +271,7 @@ class App:
         if self.cluster is not None:
             self.cluster.operate = self._leader_operations.operate
         self.hub.export(self.metrics)
-        text = "Lines that were not logged because there were too many."
+        text = "Log lines suppressed by the rate limit."
         self.metrics.gauge("log_suppressed", text, suppressed_lines)
         status.export(self.node, self.metrics)
         cold_status.export(self.node, self.metrics)
@@ -414,7 +416,7 @@ def listed_certificates(config: Config) -> ListedCertificates | None:
     """The client certificates that have scopes. Raises `ConfigError`."""
     if not config.auth.certificates:
         return None
-    # As above.
+    # Imported here for the same reason.
     from streamd.credentials.client_certificates import listed_certificates
 
     return listed_certificates(config.auth.certificates)

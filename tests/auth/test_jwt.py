@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streamd.auth.identity import Identity
 from streamd.auth.jwks import parse_keys
-from streamd.auth.jwt import LEEWAY_S, MAX_BYTES, Refused, UnknownKey, verify
+from streamd.auth.jwt import LEEWAY_S, MAX_BYTES, JWTRefused, UnknownKey, verify
 from tests.auth.provider import (
     AUDIENCE,
     ISSUER,
@@ -42,7 +42,7 @@ def of(**others: Any) -> Identity:
 
 
 def refuses(token: bytes, why: str, now_s: float = NOW_S) -> None:
-    with pytest.raises(Refused, match=why) as refused:
+    with pytest.raises(JWTRefused, match=why) as refused:
         identity(token, now_s)
     assert "secret" not in str(refused.value)
 
@@ -113,7 +113,7 @@ def test_a_role_may_be_one_text_and_its_claim_may_have_a_dot_in_its_name() -> No
 
 @pytest.mark.parametrize("sub", ["*", "a*", "a/../b", "a/b", "..", "a\\b"])
 def test_a_subject_cannot_widen_a_template(sub: str) -> None:
-    refuses(ONE.sign(claims(sub=sub)), "a claim that a template names")
+    refuses(ONE.sign(claims(sub=sub)), "a claim that a scope template uses")
 
 
 def test_a_subject_may_have_a_slash_where_no_template_names_it() -> None:
@@ -332,7 +332,7 @@ def test_a_jwt_signed_by_a_stranger_is_refused() -> None:
 
 @given(st.binary(max_size=300))
 def test_no_bytes_make_it_fail_otherwise(token: bytes) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(JWTRefused):
         identity(token)
 
 
@@ -355,7 +355,7 @@ _CLAIMS = st.dictionaries(
 def test_no_header_makes_it_fail_otherwise(head: dict[str, Any]) -> None:
     try:
         found = identity(ONE.sign(claims(), head))
-    except (Refused, UnknownKey):
+    except (JWTRefused, UnknownKey):
         return
     assert found.name == "jwt:ada"
 
@@ -364,7 +364,7 @@ def test_no_header_makes_it_fail_otherwise(head: dict[str, Any]) -> None:
 def test_no_claims_make_it_fail_otherwise(others: dict[str, Any]) -> None:
     try:
         found = identity(ONE.sign({**claims(), **others}))
-    except Refused:
+    except JWTRefused:
         return
     assert found.name.startswith("jwt:")
     assert found.ends_ms is not None
@@ -376,5 +376,5 @@ def test_a_jwt_with_any_bit_changed_is_refused(data: st.DataObject) -> None:
     token = bytearray(ONE.sign(claims()))
     place = data.draw(st.integers(0, len(token) - 1))
     token[place] ^= 1 << data.draw(st.integers(0, 7))
-    with pytest.raises((Refused, UnknownKey)):
+    with pytest.raises((JWTRefused, UnknownKey)):
         identity(bytes(token))

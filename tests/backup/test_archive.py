@@ -117,7 +117,7 @@ async def test_an_entry_too_large_for_an_object_is_reported_and_stops_only_the_a
     async with running_node(tmp_path / "data", cold=cold) as node:
         await node.group.writes.propose(create("a"))
         await append_to(node, "a", Random(1).randbytes(20_000))
-        why = "more than an object may have"
+        why = "exceeds the limit for one object"
         await wait_until(lambda: why in (task(node, "archive").error or ""))
         await append_to(node, "a", b"more")
         assert (await read_all(node, "a"))[20_000:] == b"more"

@@ -47,13 +47,13 @@ async def test_the_restore_command_prints_json(tmp_path: Path, history: History)
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("--from", "ftp://x"), 2, "neither s3://bucket/prefix nor fs:path"),
-        (("--at", "5", "--index", "7"), 2, "exclude each other"),
+        (("--from", "ftp://x"), 2, "must be s3://bucket/prefix or fs:path"),
+        (("--at", "5", "--index", "7"), 2, "cannot be combined"),
         (("--at", "yesterday"), 2, "is not a time"),
         (("--at", "9" * 20, "--from", "{history}"), 2, "is not a time"),
         ((), 2, "name the store"),
-        (("--from", "fs:{empty}"), 1, "has nothing of any cluster"),
-        (("--from", "{history}", "--index", "99999"), 1, "cannot be restored to then"),
+        (("--from", "fs:{empty}"), 1, "holds no cluster"),
+        (("--from", "{history}", "--index", "99999"), 1, "cannot be restored to that time"),
     ],
 )
 async def test_a_command_that_cannot_be_carried_out_says_why(

@@ -109,4 +109,4 @@ async def test_a_cluster_that_is_not_there_is_named(store: Path) -> None:
     wrong = _DRILL.replace("4000", "4001")
     refused = await streamd("backup", "forget", "--from", f"fs:{store}", "--cluster", wrong)
     assert refused.exit_code == 1
-    assert "has nothing of cluster" in refused.output
+    assert "does not hold cluster" in refused.output

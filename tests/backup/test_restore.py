@@ -143,5 +143,5 @@ async def test_a_directory_that_is_not_empty_is_refused(tmp_path: Path, history:
 
 async def test_an_unknown_cluster_is_refused(tmp_path: Path, history: History) -> None:
     cold, _ = history.cold()
-    with pytest.raises(RestoreRefused, match="has nothing of cluster"):
+    with pytest.raises(RestoreRefused, match="does not hold cluster"):
         await restored(cold, tmp_path / "new", Choice(cluster_id="b" * 8), fencing=False)

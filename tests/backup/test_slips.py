@@ -26,9 +26,9 @@ UNKNOWN = "7d0c3a52-0000-4000-8000-2b7f1f0c6a11"
         ("restore", ("--at", "1998-01-01"), 1, "2023-11-14T22:13:20.000Z to 2023-11-14T22:42:20"),
         ("restore", ("--at", "2203-11-14T22:20:00Z"), 1, "has not come yet"),
         ("restore", ("--at", str(NOW_MS * 1000)), 1, "has not come yet"),
-        ("restore", ("--at", "0"), 1, "can be to entries 1 to"),
-        ("restore", ("--index", "0"), 1, "can be to entries 1 to"),
-        ("restore", ("--index", "-3"), 1, "can be to entries 1 to"),
+        ("restore", ("--at", "0"), 1, "can be restored to entries 1 to"),
+        ("restore", ("--index", "0"), 1, "can be restored to entries 1 to"),
+        ("restore", ("--index", "-3"), 1, "can be restored to entries 1 to"),
         # The wrong place.
         ("restore", ("--from", "fs:{up}"), 1, "is below {cold}/: is the prefix right?"),
         ("restore", ("--from", "fs:{empty}"), 1, "is the bucket right"),
@@ -39,9 +39,9 @@ UNKNOWN = "7d0c3a52-0000-4000-8000-2b7f1f0c6a11"
         ("verify", ("--from", "fs:{empty}"), 1, "is the bucket right"),
         # The wrong cluster.
         ("restore", ("--cluster", UNKNOWN), 1, UNKNOWN),
-        ("status", ("--cluster", UNKNOWN), 1, "it has {cluster}"),
-        ("verify", ("--cluster", UNKNOWN), 1, "it has {cluster}"),
-        ("unfence", ("--cluster", UNKNOWN, "--restored", UNKNOWN), 1, "it has {cluster}"),
+        ("status", ("--cluster", UNKNOWN), 1, "it holds {cluster}"),
+        ("verify", ("--cluster", UNKNOWN), 1, "it holds {cluster}"),
+        ("unfence", ("--cluster", UNKNOWN, "--restored", UNKNOWN), 1, "it holds {cluster}"),
         ("unfence", ("--cluster", "{cluster}", "--restored", UNKNOWN), 1, "is not fenced off"),
     ],
 )
@@ -132,7 +132,7 @@ async def test_another_clusters_log_in_the_folder_is_not_mistaken_for_its_own(
     place = ("--from", f"fs:{copy.path}", "--cluster", copy.cluster_id)
     verified = await streamd("backup", "verify", *place)
     assert verified.exit_code == 1
-    assert f"of another cluster: {other}" in verified.output
+    assert f"of another cluster, {other}" in verified.output
     done = await streamd("restore", *place, "--no-fence", "--data-dir", str(tmp_path / "new"))
     assert done.exit_code == 1
-    assert f"of another cluster: {other}" in done.output
+    assert f"of another cluster, {other}" in done.output

@@ -221,7 +221,7 @@ def test_a_server_that_answers_all_appends_as_repetitions_does_not_get_them_with
     answer = Answer(204, {"Stream-Next-Offset": "1"}, b"")
     run.fates = [answer] * 20
     run.producer.add_json([1], False, 0.0)
-    with pytest.raises(StreamdError, match="passes for a repetition"):
+    with pytest.raises(StreamdError, match="another producer uses this id"):
         run.finish()
     assert run.requests < 10
 

@@ -105,7 +105,7 @@ def test_a_recovered_survivor_serves_alone_and_gets_new_members(
     assert survivor.stop() == 0
     done = _recover(survivor, "--accept-data-loss")
     assert done.returncode == 0, done.stderr
-    assert "begins with this node alone" in done.stdout
+    assert "starts with this node as its only voter" in done.stdout
     survivor.start()
     cluster.wait_ready()
     assert ask(survivor, "GET", f"{STREAM}?offset=-1") == (200, b"kept")

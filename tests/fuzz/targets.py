@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 
 from streamd.auth import signed_urls, tokens
 from streamd.auth.jwks import parse_keys
-from streamd.auth.jwt import Refused, UnknownKey, verify
+from streamd.auth.jwt import JWTRefused, UnknownKey, verify
 from streamd.auth.scopes import ScopeError, Scopes, parse_scope
 from streamd.http.protocol import fields
 from streamd.http.protocol.heads import HeadParser
@@ -89,7 +89,7 @@ def jwt(data: bytes) -> None:
     token = _KEY.sign_texts(header, given) if newline else data
     try:
         identity = verify(token, _KEYS, POLICY, NOW_MS)
-    except (Refused, UnknownKey):
+    except (JWTRefused, UnknownKey):
         return
     assert newline or token.startswith(_JWT[: _JWT.rindex(b".")]), "a signature was forged"
     assert identity.ends_ms is not None

@@ -454,7 +454,7 @@ def test_the_command_signs_methods_and_a_prefix() -> None:
         (["http://h/s", "--method", "PATCH"], SIGNER.decode(), "PATCH"),
         (["h/s"], SIGNER.decode(), "not a URL"),
         (["http://h/a/../b"], SIGNER.decode(), "its path"),
-        (["http://h/a?signed=1.2"], SIGNER.decode(), "signed already"),
+        (["http://h/a?signed=1.2"], SIGNER.decode(), "already signed"),
     ],
 )
 def test_the_command_says_why_it_signs_nothing(

@@ -115,7 +115,7 @@ def test_a_stopped_leader_has_a_successor_before_an_election_timeout(
             outages_s.append(time.monotonic() - began)
             assert term_of(successor) == term + 1
             assert leader.wait() == 0
-            assert "leadership handed over" in leader.output
+            assert "leadership transferred" in leader.output
             leader.start()
             cluster.wait_ready()
     print("another led after " + ", ".join(f"{one:.2f} s" for one in outages_s))

@@ -116,7 +116,7 @@ def test_a_large_object_is_read_back_unchanged(store: ObjectStore) -> None:
 
 
 def test_an_object_that_is_too_large_is_a_bug(store: ObjectStore) -> None:
-    with pytest.raises(ColdRefused, match="more than an object may have"):
+    with pytest.raises(ColdRefused, match="exceeds the limit for one object"):
         store.put("a", bytes(MAX_OBJECT_BYTES + 1))
 
 

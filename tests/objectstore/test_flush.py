@@ -126,5 +126,5 @@ async def test_a_record_too_large_for_an_object_does_not_stop_other_streams(
         assert node.flusher.packs == packs + 1
         assert await read_all(node, "large") == b"small" + large + b"after"
         assert await read_all(node, "other") == b"first" + b"".join(b"%05d" % n for n in range(20))
-        told = capfd.readouterr().out.count("larger than an object may be")
+        told = capfd.readouterr().out.count("exceeds the limit for one object")
         assert told == 1

@@ -189,7 +189,7 @@ def _hostile(length: int, content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (_hostile(MAX_ENTRY_BYTES, b"not as much"), "shorter inside"),
+        (_hostile(MAX_ENTRY_BYTES, b"not as much"), "shorter than its head"),
         (_hostile(MAX_ENTRY_BYTES + 1, bytes(MAX_ENTRY_BYTES + 1)), "claims 67108865 bytes"),
         (_hostile(2**32 - 1, b"not as much"), "claims 4294967295 bytes"),
     ],
@@ -207,7 +207,7 @@ def test_an_impossibly_large_entry_takes_no_memory(content: bytes, message: str)
 def test_the_largest_entry_is_read_back_and_a_larger_one_is_refused() -> None:
     largest = Entry(1, 1, EntryKind.NOOP, bytes(MAX_ENTRY_BYTES))
     assert list(entries_of(_segment([largest]).finish().content)) == [largest]
-    with pytest.raises(ColdRefused, match="more than an object may have"):
+    with pytest.raises(ColdRefused, match="exceeds the limit for one object"):
         _segment([Entry(1, 1, EntryKind.NOOP, bytes(MAX_ENTRY_BYTES + 1))])
 
 

@@ -194,7 +194,7 @@ def damage_is_mistaken_for_a_torn_write(patch: pytest.MonkeyPatch) -> None:
     def whole_size(content: bytes, records: Any) -> int:
         try:
             return leveldb_format.whole_size(content, records)
-        except leveldb_format.Damaged as damage:
+        except leveldb_format.FileDamaged as damage:
             return damage.size
 
     patch.setattr(torn_writes, "whole_size", whole_size)
@@ -202,7 +202,7 @@ def damage_is_mistaken_for_a_torn_write(patch: pytest.MonkeyPatch) -> None:
     records = journal.records
 
     def whole_records(content: bytes, mark: Mark) -> Iterator[Record]:
-        with suppress(journal.Damaged):
+        with suppress(journal.JournalDamaged):
             yield from records(content, mark)
 
     patch.setattr(journal, "records", whole_records)

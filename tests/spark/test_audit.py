@@ -118,7 +118,7 @@ def is_as_old(name: str, index: int) -> bool:
     ("arguments", "reason"),
     [
         (["--store", "/nowhere/at/all"], "/nowhere/at/all is not a directory"),
-        (["--store", "{empty}"], "it holds no cluster"),
+        (["--store", "{empty}"], "the store holds no cluster"),
         (
             ["--store", "s3://none/at", "--endpoint", "http://127.0.0.1:1",
              "--access-key", "k", "--secret-key", "s"],

@@ -18,7 +18,7 @@ from streamd.streams import codec, model
 from streamd.streams.chunks import Chunk
 from streamd.streams.content import UNDECODABLE
 from streamd.streams.limits import Limits
-from streamd.streams.sessions import Session
+from streamd.streams.sessions import WriteSession
 from streamd.streams.tokens import Token
 from streamd_audit import checkpoints, commands, names, rows, segments
 from streamd_audit.errors import TOO_SHORT, Damaged
@@ -199,7 +199,7 @@ ROWS = {
     b"u": model.Upload,
     b"c": model.ColdSlice,
     b"k": model.Pack,
-    b"n": Session,
+    b"n": WriteSession,
     b"a": Token,
     b"l": Limits,
 }

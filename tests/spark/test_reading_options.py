@@ -80,7 +80,7 @@ def test_an_option_of_one_reader_is_unknown_to_the_other() -> None:
     [
         ({"max_records_per_batch": "1e6"}, "max_records_per_batch is '1e6'; it must be a number"),
         ({"max_bytes_per_batch": "0"}, "max_bytes_per_batch is '0'; it must be a number from 1"),
-        ({"max_bytes_per_batch": "1", "max_records_per_batch": "1"}, "exclude each other"),
+        ({"max_bytes_per_batch": "1", "max_records_per_batch": "1"}, "cannot be combined"),
         ({"ending_offset": "-1"}, "has no option ending_offset"),
     ],
 )

@@ -157,7 +157,7 @@ def test_wrong_requests_to_a_store_are_refused(tmp_path: Path) -> None:
         ask(**store)
     with pytest.raises(BadOption, match="option cacert does not go with option store"):
         ask(**store, cacert="x")
-    with pytest.raises(BadOption, match=r"url, a server or several .*, not with both"):
+    with pytest.raises(BadOption, match=r"url, servers separated .*, not with both"):
         ask(**store, url="http://127.0.0.1:1")
     with pytest.raises(BadOption, match="a store has no live streams"):
         StreamdSource(CaseInsensitiveDict(store)).streamReader(RAW)

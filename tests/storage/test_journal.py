@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamd.storage import journal
-from streamd.storage.journal import SECTOR_BYTES, Damaged, Journal, Mark, records, records_left
+from streamd.storage.journal import (
+    SECTOR_BYTES,
+    Journal,
+    JournalDamaged,
+    Mark,
+    records,
+    records_left,
+)
 from tests.support.seeds import seeds
 
 BEGINNING = Mark(journal_id=0x5EED)
@@ -107,7 +114,7 @@ def test_no_flipped_bit_of_a_record_goes_unnoticed_also_of_the_last(
     place = data.draw(st.integers(start if start < end else 0, end - 1), "place")
     damaged = bytearray(written.content)
     damaged[place] ^= 1 << data.draw(st.integers(0, 7), "bit")
-    with pytest.raises(Damaged):
+    with pytest.raises(JournalDamaged):
         bodies(bytes(damaged), written.marks[0])
 
 
@@ -120,7 +127,7 @@ def test_a_record_that_is_lost_though_a_later_one_was_begun_is_damage(written: W
         torn = written.last_sectors[1:]
         for sector in torn:
             damaged[sector : sector + SECTOR_BYTES] = bytes(SECTOR_BYTES)
-        with pytest.raises(Damaged, match=r"is lost, though record \d+ was begun"):
+        with pytest.raises(JournalDamaged, match=r"is lost, though record \d+ was begun"):
             bodies(bytes(damaged), written.marks[0])
 
 
@@ -181,7 +188,7 @@ def test_a_record_of_another_journal_is_ignored(tmp_path: Path) -> None:
 def test_a_record_that_follows_another_one_is_damage(written: Written) -> None:
     mark = written.marks[-2]
     wrong = Mark(mark.journal_id, mark.sequence, mark.offset, mark.chain ^ 1)
-    with pytest.raises(Damaged, match="does not follow"):
+    with pytest.raises(JournalDamaged, match="does not follow"):
         bodies(written.content, wrong)
 
 
@@ -200,14 +207,14 @@ def test_a_file_cut_short_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for size in [*ends[:-1], *range(0, len(content), 4096), *range(0, len(content), 999)]:
         once = SMALL_BYTES if size < 2 * SMALL_BYTES else 2 * SMALL_BYTES
         if not once <= size < once + SECTOR_BYTES:  # as it was when it had that size
-            with pytest.raises(Damaged, match="cut short"):
+            with pytest.raises(JournalDamaged, match="cut short"):
                 bodies(content[:size], BEGINNING)
 
 
 def test_a_file_cut_below_its_mark_is_damage(written: Written) -> None:
     end = written.marks[-1]
     for size in range(0, end.offset, 500):
-        with pytest.raises(Damaged, match="cut short"):
+        with pytest.raises(JournalDamaged, match="cut short"):
             bodies(written.content[:size], end)
 
 

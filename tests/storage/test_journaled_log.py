@@ -434,7 +434,7 @@ def test_a_member_whose_leveldb_lost_everything_keeps_what_the_journal_has(tmp_p
     image = crashed(tmp_path)
     (file,) = (image / "log").glob("*.log")
     file.write_bytes(b"")
-    with pytest.raises(LogCorrupt, match="a journal that it does not know"):
+    with pytest.raises(LogCorrupt, match="LevelDB names no place in it"):
         open_log(copy_in_use(image, tmp_path / "alone"))
     member = open_log(image, alone=False)
     assert member.lost_below is not None

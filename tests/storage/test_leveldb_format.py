@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamd.storage.binding import plyvel
-from streamd.storage.leveldb_format import BLOCK_BYTES, Damaged, whole_size
+from streamd.storage.leveldb_format import BLOCK_BYTES, FileDamaged, whole_size
 from streamd.storage.torn_writes import Batches
 
 PAGE_BYTES = 4096
@@ -104,7 +104,7 @@ def test_a_flipped_bit_anywhere_is_damage(written: Written, data: st.DataObject)
     content[place] ^= 1 << data.draw(st.integers(0, 7))
     if place % BLOCK_BYTES > BLOCK_BYTES - 7 and not written.content[place]:
         return  # It may be in a block's padding, which nothing reads.
-    with pytest.raises(Damaged):
+    with pytest.raises(FileDamaged):
         measured(bytes(content))
 
 
@@ -119,7 +119,7 @@ def test_bytes_lost_before_the_last_write_are_damage(written: Written, data: st.
     begun = [end for end in written.ends if end <= first][-1]
     if not any(written.content[begun + 6 : last]) or content == written.content:
         return
-    with pytest.raises(Damaged) as damaged:
+    with pytest.raises(FileDamaged) as damaged:
         measured(bytes(content))
     assert damaged.value.size <= first
 
@@ -136,5 +136,5 @@ def test_a_sector_with_a_single_bit_set_can_be_lost(tmp_path: Path) -> None:
     db.close()
     assert len(content) == PAGE_BYTES + 1
     assert measured(content[:PAGE_BYTES] + b"\0") == 0
-    with pytest.raises(Damaged, match="a bit"):
+    with pytest.raises(FileDamaged, match="a bit"):
         measured(content[:PAGE_BYTES] + b"\x21")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from streamd.storage.incoming import SnapshotDamaged, SnapshotSink
 from streamd.storage.raft_snapshots import (
     PIECE_BYTES,
-    Piece,
     SnapshotMeta,
+    SnapshotPiece,
     SnapshotSource,
     SnapshotUnavailable,
 )
@@ -234,10 +234,10 @@ def test_a_changed_piece_is_refused(sender: Replica, tmp_path: Path) -> None:
 
     flip()
     for changed in (
-        Piece(0, piece.crc, piece.rows, True),
-        Piece(0, piece.crc, piece.rows[:-1], False),
-        Piece(0, piece.crc ^ 1, piece.rows, False),
-        Piece(0, source.piece(1).crc, source.piece(1).rows, False),
+        SnapshotPiece(0, piece.crc, piece.rows, True),
+        SnapshotPiece(0, piece.crc, piece.rows[:-1], False),
+        SnapshotPiece(0, piece.crc ^ 1, piece.rows, False),
+        SnapshotPiece(0, source.piece(1).crc, source.piece(1).rows, False),
     ):
         with pytest.raises(SnapshotDamaged):
             sink.take(changed)

@@ -7,7 +7,7 @@ import msgspec
 from streamd.streams import keys, sessions
 from streamd.streams.codec import Batch, decode_batch, encode_batch
 from streamd.streams.commands import Append, Command, OpenSession, Outcome, Result
-from streamd.streams.sessions import PackageStamp, Session
+from streamd.streams.sessions import PackageStamp, WriteSession
 from tests.streams.driver import TEXT, Driver, key
 
 NODE = 2
@@ -238,5 +238,5 @@ def test_a_session_is_stored_with_its_outcomes() -> None:
     outcomes = node.send(1, append(b"a"))
     driver.flush()
     row = driver.store.rows[keys.SESSION + keys.number(NODE)]
-    stored = msgspec.msgpack.decode(row, type=Session)
-    assert stored == Session(node.session_id, 7, 1, {1: outcomes})
+    stored = msgspec.msgpack.decode(row, type=WriteSession)
+    assert stored == WriteSession(node.session_id, 7, 1, {1: outcomes})

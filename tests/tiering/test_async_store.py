@@ -103,7 +103,7 @@ async def test_an_object_counts_as_stored_once_it_was_read_back(
 ) -> None:
     await cold.put_verified("a", CONTENT)
     store.damaged_reads = 1
-    with pytest.raises(ObjectCorrupt, match="not what was just written"):
+    with pytest.raises(ObjectCorrupt, match="does not hold the bytes just written"):
         await cold.put_verified("a", CONTENT)
 
 

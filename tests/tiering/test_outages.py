@@ -150,9 +150,9 @@ async def test_an_outage_and_its_end_are_logged_once_each(
             nursery.cancel_scope.cancel()
     assert [entry["event"] for entry in told] == [
         "the cold store does not answer",
-        "a cold store task fails",
+        "a task of the cold store fails",
         "the cold store answers again",
-        "a cold store task succeeds again",
+        "a task of the cold store succeeds again",
     ]
     assert cold.health.outages == 1
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from streamd.transport import Limits, NotSent, OutcomeUnknown, RequestRefused
+from streamd.transport import Limits, NotSent, RequestOutcomeUnknown, RequestRefused
 from streamd.transport.hello import encode_hello
 from streamd.transport.requests import OVERLOADED
 from streamd.transport.wire import (
@@ -131,7 +131,7 @@ async def test_a_handler_that_raises_leaves_the_outcome_unknown_and_the_connecti
 
     one, two = Node(1), Node(2, answer=fail)
     async with running(one, two):
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(RequestOutcomeUnknown):
             await one.ask(2, b"")
         two.answer = echo
         assert await one.ask(2, b"again") == b"1/7/again"
@@ -155,7 +155,7 @@ async def test_a_request_that_times_out_has_an_unknown_outcome_and_cancels_the_h
     waiting = Waiting()
     one, two = Node(1), Node(2, answer=waiting)
     async with running(one, two):
-        with pytest.raises(OutcomeUnknown, match=r"no answer within 0\.1 s"):
+        with pytest.raises(RequestOutcomeUnknown, match=r"no answer within 0\.1 s"):
             await one.ask(2, b"slow", timeout_s=0.1)
         await wait_until(lambda: waiting.cancelled == [b"slow"])
         two.answer = echo
@@ -231,7 +231,7 @@ async def test_a_peer_that_dies_in_mid_request_leaves_the_outcome_unknown() -> N
         async with running(one, mesh=False):
             one.transport.set_peers({2: address})
             await one.wait_connected(2)
-            with pytest.raises(OutcomeUnknown):
+            with pytest.raises(RequestOutcomeUnknown):
                 await one.ask(2, b"write")
 
 
@@ -244,7 +244,7 @@ async def test_requests_queued_after_one_that_never_left_are_not_sent() -> None:
     async def ask(node: Node, number: int) -> None:
         try:
             await node.ask(2, bytes(16 * 1024 * 1024))
-        except (NotSent, OutcomeUnknown) as error:
+        except (NotSent, RequestOutcomeUnknown) as error:
             outcomes[number] = type(error)
 
     async with impostor(_welcoming(never_read)) as address:
@@ -259,7 +259,7 @@ async def test_requests_queued_after_one_that_never_left_are_not_sent() -> None:
         "NotSent",
         "NotSent",
         "NotSent",
-        "OutcomeUnknown",
+        "RequestOutcomeUnknown",
     ]
 
 
@@ -270,7 +270,7 @@ async def test_removing_a_peer_ends_its_requests() -> None:
         async with trio.open_nursery() as nursery:
 
             async def ask() -> None:
-                with pytest.raises(OutcomeUnknown, match="this node ended"):
+                with pytest.raises(RequestOutcomeUnknown, match="this node ended"):
                     await one.ask(2, b"")
 
             nursery.start_soon(ask)

@@ -26,7 +26,7 @@ _NONE_APPENDED = encode_counts(Appended())
 
 
 class Row(NamedTuple):
-    """Records from `start_record` to before `end_record` of a stream id.
+    """The records in [`start_record`, `end_record`) of a stream id.
 
     STREAM comes first: a state must have the records from `start_byte` to `end_record`, and the log
     may lack those before `end_byte`, which existed before it; `start_record` is -1. An APPEND

@@ -230,7 +230,7 @@ def _replay(context: Context, spans: Sequence[Span]) -> Replayed | None:
 
 
 def state_rows(context: Context) -> DataFrame:
-    """The rows of all states, as they are."""
+    """The raw rows of all states."""
     return context.shared(
         "state_rows",
         lambda: context.source(StateSource, _STATES_DDL, every="true").persist(

@@ -16,7 +16,7 @@ def collect() -> dict[str, object]:
 
 def note(**values: object) -> None:
     """Add to the entry of the present act, if acts are recorded. Values are JSON, and no secrets:
-    never a token, nor a body as it was sent."""
+    never a token or a request's body."""
     notes = _NOTES.get()
     if notes is not None:
         notes.update(values)

@@ -33,7 +33,7 @@ log = structlog.get_logger("streamd.audit")
 def entry(
     event: str, values: Mapping[str, object], *, node_id: int, entry_id: str, at_ms: int
 ) -> bytes:
-    """An entry as it is stored: a JSON object in one line."""
+    """The stored form of an entry: a JSON object in one line."""
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     return msgspec.json.encode(
         {
@@ -89,13 +89,13 @@ class AuditTrail:
         self._lost = 0
         metrics.gauge(
             "audit_failing",
-            "Whether the audit trail cannot be written, so that nothing can be administered.",
+            "1 if the audit trail cannot be written, so that administration is refused, else 0.",
             lambda: self._why_failing is not None,
         )
         metrics.counter_by(
             "outcome",
             "audit_entries",
-            "Entries for the audit trail: stored, or lost because too many waited already.",
+            "Audit entries by outcome: stored, or lost because the queue was full.",
             lambda: {"stored": self._recorded, "lost": self._lost},
         )
 
@@ -106,7 +106,7 @@ class AuditTrail:
         self._add_if_room(event, values, is_act=True)
 
     def tls_loaded(self, files: Sequence[str], error: str | None) -> None:
-        """Record that TLS files were loaded again, or could not be. As `TlsFiles.told`."""
+        """Record that TLS files were loaded again, or could not be. A callback for `TlsFiles`."""
         self.tell("tls-loaded", files=files, error=error)
 
     def refused(self, kind: Kind, values: Mapping[str, object]) -> None:
@@ -120,14 +120,16 @@ class AuditTrail:
         Raises `AuditUnavailable`: then the act must not begin.
         """
         if len(self._waiting) >= MAX_WAITING:
-            raise AuditUnavailable(self._why_failing or "too many entries wait to be written")
+            raise AuditUnavailable(
+                self._why_failing or "too many entries are waiting to be written"
+            )
         entry_id, waiting = self._add("asked", values, is_act=True, is_asked=True)
         self._try_now.set()
         with trio.move_on_after(ASK_TIMEOUT_S):
             await waiting.settled.wait()
         if not waiting.is_stored:
             self._abandon(waiting)
-            raise AuditUnavailable(self._why_failing or "it took too long to write")
+            raise AuditUnavailable(self._why_failing or "the entry was not written in time")
         return entry_id
 
     async def done(self, asked_id: str, values: Mapping[str, object]) -> None:
@@ -147,7 +149,7 @@ class AuditTrail:
     def _add_if_room(
         self, event: str, values: Mapping[str, object], *, is_act: bool = False
     ) -> None:
-        """Record what cannot wait, unless it was impossible to write for long."""
+        """Queue an entry whose caller cannot wait; drop it if the queue is full."""
         if len(self._waiting) < MAX_WAITING:
             self._add(event, values, is_act=is_act)
         else:

@@ -14,7 +14,7 @@ Invariants:
 
 - A secret is in no value but the token that `mint` returns; everything else has its SHA-256, or the
   public key of a pair that is derived from it.
-- A pattern matches bytes as they are in a stream's key, after all escapes of a path are decoded.
+- A pattern is compared with the bytes of a stream's key, after all escapes of a path are decoded.
 - A scope for streams never permits an operation on the server, unless it is ``admin:*``.
 
 Read on: docs/auth.md.

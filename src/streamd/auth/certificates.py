@@ -38,11 +38,11 @@ class Certificate(msgspec.Struct, frozen=True, array_like=True, cache_hash=True,
 
     @property
     def credential(self) -> str:
-        """As `Identity.credential`."""
+        """What `Identity.credential` shows: the certificate's fingerprint."""
         return f"certificate {self.fingerprint}"
 
     def names(self) -> Iterator[tuple[NameKind, str]]:
-        """All names, as they are compared."""
+        """All names, in the form in which they are compared."""
         yield "subject", self.subject
         yield "common_name", self.common_name
         for name in self.dns:
@@ -54,7 +54,7 @@ class Certificate(msgspec.Struct, frozen=True, array_like=True, cache_hash=True,
 
 
 def canonical(kind: NameKind, name: str) -> str:
-    """A name as it is compared."""
+    """The form in which a name is compared."""
     if kind == "dns":
         return name.lower()
     if kind == "email":
@@ -66,13 +66,13 @@ def canonical(kind: NameKind, name: str) -> str:
 def name_fault(kind: NameKind, name: str) -> str | None:
     """Why no certificate can be listed under this name; None if one can."""
     if not 0 < len(name) <= _MAX_NAME_CHARACTERS or not name.isprintable():
-        return f"it must have 1 to {_MAX_NAME_CHARACTERS} printable characters"
+        return f"it must consist of 1 to {_MAX_NAME_CHARACTERS} printable characters"
     if kind == "dns" and _DNS.fullmatch(name.lower()) is None:
-        return "it is not a host name, whole and without a star"
+        return "it is not a complete host name without a wildcard"
     if kind == "uri" and ":" not in name:
         return "it is not a URI, such as spiffe://example.net/worker"
     if kind == "email" and _MAILBOX.fullmatch(name) is None:
-        return "it is not a mailbox, such as ci@example.net"
+        return "it is not an e-mail address, such as ci@example.net"
     return None
 
 

@@ -9,7 +9,7 @@ from streamd.auth.tokens import shown_id
 
 
 class Undecided(Exception):
-    """Whether a credential is valid cannot be told yet; the message says why."""
+    """This node cannot decide yet whether a credential is valid; the message says why."""
 
 
 class Identity:

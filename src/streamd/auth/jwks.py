@@ -103,14 +103,16 @@ def parse_keys(text: bytes, algorithms: Iterable[str]) -> KeySet:
         raise KeySetError(f"this is not JSON: {type(error).__name__}") from None
     keys = found.get("keys") if isinstance(found, dict) else None
     if not isinstance(keys, list):
-        raise KeySetError('this is not a JWK set: an object with an array "keys"')
+        raise KeySetError('this is not a JWK set (an object with an array "keys")')
     if len(keys) > MAX_KEYS:
         raise KeySetError(f"there are more than {MAX_KEYS} keys")
     accepted = frozenset(algorithms)
     parsed = (_parse(key, accepted) for key in keys if isinstance(key, dict))
     usable = KeySet(key for key in parsed if key is not None)
     if not len(usable):
-        raise KeySetError(f"none of {len(keys)} keys is for {', '.join(sorted(accepted))}")
+        raise KeySetError(
+            f"none of the {len(keys)} keys can be used with {', '.join(sorted(accepted))}"
+        )
     return usable
 
 

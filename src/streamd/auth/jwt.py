@@ -39,7 +39,7 @@ _TYPES = frozenset(("jwt", "at+jwt", "application/at+jwt"))
 _LAST_MS = 2**63 - 1
 
 
-class Refused(Exception):
+class JWTRefused(Exception):
     """A JWT is not valid here; the message, which has nothing of the JWT, says why."""
 
 
@@ -66,17 +66,17 @@ class Policy(NamedTuple):
 def verify(token: bytes, keys: KeySet, policy: Policy, now_ms: int) -> Identity:
     """The identity that a JWT stands for. `now_ms` is in ms since the epoch.
 
-    Raises `Refused`, and `UnknownKey` before the signature or a claim is looked at.
+    Raises `JWTRefused`, and `UnknownKey` before the signature or a claim is looked at.
     """
     parts = _COMPACT.fullmatch(token) if len(token) <= MAX_BYTES else None
     if parts is None:
-        raise Refused("it is not a signed JWT, or too large")
+        raise JWTRefused("it is not a signed JWT, or it is too large")
     kid, algorithm = _key_of(_object(_decoded(parts[1])), policy)
     if not keys.has(kid):
         raise UnknownKey
     signed, signature = token[: parts.end(2)], _decoded(parts[3])
     if not keys.verify(kid, algorithm, signed, signature):
-        raise Refused("no key for this algorithm has made the signature")
+        raise JWTRefused("the signature does not verify with any key for this algorithm")
     claims = _object(_decoded(parts[2]))
     ends_ms = _check_claims(claims, policy, now_ms)
     name = _name(claims)
@@ -85,78 +85,81 @@ def verify(token: bytes, keys: KeySet, policy: Policy, now_ms: int) -> Identity:
 
 
 def _key_of(header: Mapping[str, Any], policy: Policy) -> tuple[str | None, str]:
-    """Key id and algorithm. Raises `Refused`."""
+    """Key id and algorithm. Raises `JWTRefused`."""
     algorithm, kid, kind = header.get("alg"), header.get("kid"), header.get("typ", "JWT")
     if not isinstance(algorithm, str) or algorithm not in policy.algorithms:
-        raise Refused("its algorithm is not among auth.jwt.algorithms")
+        raise JWTRefused("its algorithm is not among auth.jwt.algorithms")
     if "crit" in header or "b64" in header:
-        raise Refused("it demands an extension")
+        raise JWTRefused(
+            "its header has an extension (crit or b64), which streamd does not support"
+        )
     if not isinstance(kind, str) or kind.lower() not in _TYPES:
-        raise Refused("its typ says that it is for another purpose")
+        raise JWTRefused("its typ is not that of an access token")
     if kid is not None and not isinstance(kid, str):
-        raise Refused("its kid is not a text")
+        raise JWTRefused("its kid is not a string")
     return kid, algorithm
 
 
 def _check_claims(claims: Mapping[str, Any], policy: Policy, now_ms: int) -> int:
-    """When a JWT with these claims ends, in ms. Raises `Refused`."""
+    """When a JWT with these claims ends, in ms. Raises `JWTRefused`."""
     if claims.get("iss") != policy.issuer:
-        raise Refused("iss is not auth.jwt.issuer")
+        raise JWTRefused("iss does not match auth.jwt.issuer")
     audience = claims.get("aud")
     if policy.audience not in (audience if isinstance(audience, list) else [audience]):
-        raise Refused("aud is not auth.jwt.audience")
+        raise JWTRefused("aud does not match auth.jwt.audience")
     if "cnf" in claims:
-        raise Refused("cnf binds it to a key of the sender, which is not checked here")
+        raise JWTRefused("it has a cnf claim, and streamd does not check proof of possession")
     ends_s = _time_s(claims, "exp")
     if ends_s is None:
-        raise Refused("it has no exp")
+        raise JWTRefused("it has no exp")
     ends_ms = math.ceil(max(0, min((ends_s + LEEWAY_S) * 1000, _LAST_MS)))
     if ends_ms <= now_ms:
-        raise Refused("it has expired")
+        raise JWTRefused("it has expired")
     for name in ("nbf", "iat"):
         begins_s = _time_s(claims, name)
         if begins_s is not None and (begins_s - LEEWAY_S) * 1000 > now_ms:
-            raise Refused(f"{name} is in the future")
+            raise JWTRefused(f"{name} is in the future")
     return ends_ms
 
 
 def _time_s(claims: Mapping[str, Any], name: str) -> float | None:
-    """A claim of type NumericDate, in s since the epoch (RFC 7519 section 2). Raises `Refused`."""
+    """A claim of type NumericDate, in s since the epoch (RFC 7519 section 2). Raises
+    `JWTRefused`."""
     value = claims.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Refused(f"{name} is not a number")
+        raise JWTRefused(f"{name} is not a number")
     try:
         # An integer may have more digits than any float.
         if math.isfinite(value):
             return value
     except OverflowError:
         pass
-    raise Refused(f"{name} is not a number")
+    raise JWTRefused(f"{name} is not a number")
 
 
 def _name(claims: Mapping[str, Any]) -> str:
-    """The name in logs. Raises `Refused`."""
+    """The name in logs. Raises `JWTRefused`."""
     subject = claims.get("sub")
     if not isinstance(subject, str) or not 0 < len(subject) <= MAX_SUBJECT_CHARACTERS:
-        raise Refused(f"sub is not a text of 1 to {MAX_SUBJECT_CHARACTERS} characters")
+        raise JWTRefused(f"sub is not a string of 1 to {MAX_SUBJECT_CHARACTERS} characters")
     if not subject.isprintable():
-        raise Refused("sub has characters that cannot be shown")
+        raise JWTRefused("sub contains unprintable characters")
     return f"jwt:{subject}"
 
 
 def _scopes(claims: Mapping[str, Any], policy: Policy) -> list[Scope]:
-    """What the claims permit. Raises `Refused`."""
+    """What the claims permit. Raises `JWTRefused`."""
     given = _texts(claims, policy.scope_claim, separator=" ")
     roles = dict.fromkeys(_texts(claims, policy.roles_claim))
     templates = [*policy.everyone, *(one for role in roles for one in policy.roles.get(role, ()))]
     try:
         scopes = [*_understood(given), *filled(templates, claims)]
     except ScopeError:
-        raise Refused("a claim that a template names could be more than one name") from None
+        raise JWTRefused("a claim that a scope template uses is not one plain name") from None
     if len(scopes) > MAX_SCOPES or sum(len(one.pattern) for one in scopes) > MAX_SCOPES_BYTES:
-        raise Refused("it has too many scopes")
+        raise JWTRefused("it has too many scopes")
     return scopes
 
 
@@ -185,24 +188,24 @@ def _texts(claims: Mapping[str, Any], name: str, separator: str | None = None) -
 
 
 def _decoded(text: bytes) -> bytes:
-    """Base64url without padding, in its one form (RFC 7515 section 2). Raises `Refused`."""
+    """Base64url without padding, in its one form (RFC 7515 section 2). Raises `JWTRefused`."""
     try:
         data = urlsafe_b64decode(text + b"=" * (-len(text) % 4))
     except ValueError:
         data = b""
     if urlsafe_b64encode(data).rstrip(b"=") != text:
-        raise Refused("a part of it is not base64url")
+        raise JWTRefused("one of its parts is not base64url")
     return data
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """A JSON object without names that occur twice (RFC 7519 section 4). Raises `Refused`."""
+    """A JSON object without names that occur twice (RFC 7519 section 4). Raises `JWTRefused`."""
     try:
         found = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise Refused("a part of it is not a JSON object with unique names")
+        raise JWTRefused("one of its parts is not a JSON object with unique names")
     return found
 
 

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 NS_PER_S = 1_000_000_000
-# Of how many accounts a new one asks whether they can be forgotten.
+# A new account checks this many old ones for whether they can be removed.
 _ASKED = 4
 
 K = TypeVar("K", bound=Hashable)
@@ -30,7 +30,7 @@ class TokenBucket:
 
     def __init__(self, rate: int, now_ns: int) -> None:
         """Full. `rate` is at least 1."""
-        assert rate > 0, "a bucket that never fills grants nothing, ever"
+        assert rate > 0, "the rate must be positive"
         self.rate = rate
         self._at_ns = now_ns
         self._held = self._most = rate * NS_PER_S
@@ -145,7 +145,7 @@ class Account:
         """Charge a request, unless there is a shortage: then charge nothing. Returns whether it is
         charged.
 
-        `bytes_in` are those of its body, as far as they are known. What it `reads` is known only
+        `bytes_in` are those of its body that are known. What it `reads` is known only
         later: until then nothing may be owed.
         """
         requests, body, answers = self.requests, self.bytes_in, self.bytes_out

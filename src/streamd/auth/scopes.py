@@ -39,15 +39,15 @@ Verb = Literal[
     "operate",
 ]
 VERBS: tuple[Verb, ...] = get_args(Verb)
-# What ``admin`` of a pattern permits there, besides itself.
+# The verbs that ``admin`` of a pattern includes.
 _OF_ADMIN = tuple(verb for verb in VERBS if verb != "operate")
-# These are asked about buckets only.
+# Scopes with these verbs apply to buckets only.
 _OF_BUCKETS = ("list",)
 
 MAX_SCOPES = 100
 # The longest stream key, with a slash in place of its NUL, and a star.
 MAX_PATTERN_BYTES = 1025
-# Of all scopes of a token together, in bytes.
+# Total size of a token's scopes.
 MAX_SCOPES_BYTES = 8 * 1024
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\\]")
@@ -75,7 +75,7 @@ def parse_scope(text: str) -> Scope:
     try:
         raw = pattern.encode()
     except UnicodeEncodeError:
-        raise ScopeError(f"{_shown(text)} is not Unicode text") from None
+        raise ScopeError(f"{_shown(text)} is not valid Unicode") from None
     if len(raw) > MAX_PATTERN_BYTES:
         raise ScopeError(f"{_shown(text)} has a pattern of more than {MAX_PATTERN_BYTES} bytes")
     if _CONTROL.search(pattern):
@@ -115,7 +115,7 @@ def are_scopes(texts: Iterable[str]) -> bool:
 
 
 def _in_keys(text: str, verb: str, raw: bytes, *, is_prefix: bool) -> bytes:
-    """A pattern of streams as it is compared with keys."""
+    """Convert a pattern of streams to the form that is compared with keys."""
     bucket, slash, name = raw.partition(b"/")
     if not slash:
         if not is_prefix:

@@ -89,7 +89,8 @@ def covers(grant: Grant, path: bytes) -> bool:
 
 
 def methods_in_order(methods: Iterable[str]) -> tuple[str, ...] | None:
-    """The methods as they are signed; None if there is none, or one that cannot be signed."""
+    """The methods in the order that is signed; None if there is none, or one that cannot be
+    signed."""
     given = set(methods)
     return tuple(one for one in METHODS if one in given) if given and given <= {*METHODS} else None
 
@@ -116,11 +117,11 @@ def host_and_path(url: str) -> tuple[bytes, bytes]:
         raise ValueError("not a URL of ASCII characters, http://HOST/PATH, without a fragment")
     host, path = same_host(match[1].encode()), decoded_path(match[2].encode())
     if host is None:
-        raise ValueError("its host is not a name or an address, and a port")
+        raise ValueError("its host is not HOST or HOST:PORT")
     if path is None:
-        raise ValueError("its path has a wrong escape, an escaped slash or a .. segment")
+        raise ValueError("its path contains an invalid escape, an escaped slash or a .. segment")
     if value_in((match[3] or "").encode()) is not None:
-        raise ValueError("it is signed already")
+        raise ValueError("it is already signed")
     return host, path
 
 
@@ -177,7 +178,7 @@ def signed_url(
     if presented is None:
         raise ValueError("only a token of streamd's own (sd_…) signs URLs")
     if in_order is None:
-        raise ValueError(f"the methods that can be signed are {', '.join(METHODS)}")
+        raise ValueError(f"the methods must be among {', '.join(METHODS)}")
     host, path = host_and_path(url)
     grant = Grant(presented.token_id, expires_s, in_order, host, path, prefix)
     return with_value(url, sign(token, grant))

@@ -217,7 +217,7 @@ class Archive:
         try:
             return _POSITION.decode(answer)
         except UNDECODABLE as error:
-            raise Unavailable(f"not the end of an archive: {error}") from error
+            raise Unavailable(f"the pointer to the archive's end is damaged: {error}") from error
 
     async def _begin_after_gap(self, lead: LeaderTerm, archived: LogPosition) -> bool:
         """Continue after a checkpoint of the state, because no node has the next entries."""
@@ -258,8 +258,8 @@ class Archive:
     @property
     def gaps(self) -> list[tuple[int, int]] | None:
         """Entries that are missing between others that can be restored, as the first and the last
-        of each gap; None if that is not known: on a node that does not lead, or has just begun to.
-        A gap ends when everything before it has been removed for its age."""
+        of each gap; None if that is not known: on a node that is not the leader, or has only just
+        become it. A gap ends when everything before it has been removed for its age."""
         return self._checkpointer.gaps if self._group.view.leads else None
 
     @property

@@ -114,7 +114,10 @@ class ArchivedObjects:
         position = end.position
         said = (end.cluster_id, end.group_id, position.index, position.term, position.chain)
         if said != (self.cluster_id, named.group_id, named.log_index, named.term, named.chain):
-            raise ObjectCorrupt(f"{stored.name} is the end of another archive: {said}")
+            raise ObjectCorrupt(
+                f"{stored.name} does not match its content, which is the end of "
+                f"another archive: {said}"
+            )
         return end
 
     async def whole(self, name: str, size: int) -> bytes:
@@ -122,13 +125,17 @@ class ArchivedObjects:
         return await self._read(name, size, partial(_whole, name))
 
     async def manifest(self, stored: StoredManifest) -> Manifest:
+        """A manifest, checked against its name. Raises `ObjectCorrupt`, `ColdError`."""
         manifest = read_manifest(await self.whole(stored.name, stored.size))
         of, named = manifest.of, stored.parsed
         said = (of.cluster_id, of.group_id, of.index, of.snapshot_id)
         if said != (self.cluster_id, named.group_id, named.log_index, named.snapshot_id):
-            raise ObjectCorrupt(f"{stored.name} is the manifest of another checkpoint: of {said}")
+            raise ObjectCorrupt(
+                f"{stored.name} does not match its content, the manifest of another "
+                f"checkpoint: {said}"
+            )
         if not manifest.pieces:
-            raise ObjectCorrupt(f"{stored.name} is the manifest of a checkpoint without pieces")
+            raise ObjectCorrupt(f"{stored.name} is a manifest that names no pieces")
         return manifest
 
     async def rows(self, manifest: Manifest, number: int) -> bytes:
@@ -146,7 +153,7 @@ class ArchivedObjects:
 
     async def _get(self, name: str, size: int) -> bytes:
         if size > MAX_OBJECT_BYTES:
-            raise ObjectCorrupt(f"{name} has {size} bytes, more than an object may have")
+            raise ObjectCorrupt(f"{name} has {size} bytes, which exceeds the limit for one object")
         return await self._cold.get(self.folder + name, 0, size)
 
     async def head(self, stored: StoredSegment) -> SegmentHead:
@@ -181,7 +188,7 @@ def _segment(stored: StoredSegment, cluster_id: str, content: bytes) -> bytes:
     _named_head(stored, _whole(stored.name, content))
     named = cluster_of_segment(content)
     if named not in (None, cluster_id):
-        raise ObjectCorrupt(f"{stored.name} is a log segment of another cluster: {named}")
+        raise ObjectCorrupt(f"{stored.name} is a log segment of another cluster, {named}")
     return content
 
 
@@ -190,7 +197,7 @@ def _named_head(stored: StoredSegment, content: bytes) -> SegmentHead:
     head, named = read_segment_head(content), stored.parsed
     said = (head.group_id, head.first_index, head.last.index)
     if said != (named.group_id, named.first_index, named.last_index):
-        raise ObjectCorrupt(f"{stored.name} is the log segment of others: of {said}")
+        raise ObjectCorrupt(f"{stored.name} does not match its content, the log segment of {said}")
     return head
 
 

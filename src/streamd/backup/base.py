@@ -77,7 +77,8 @@ async def choose_base(
         elif reach < bases[-1][0]:
             raise RestoreRefused(
                 f"the state as of entry {bases[-1][0]} and later cannot be restored: "
-                f"{_told(known)}. Older ones lead only to entry {reach}, because the archive has a "
+                f"{_described(known)}. Older ones lead only to entry {reach}, "
+                "because the archive has a "
                 f"gap there: ask for that with --index {reach}"
             )
         elif reach < catalog.end_index:
@@ -87,10 +88,11 @@ async def choose_base(
                 f"leads to entry {reach}: ask for that with --index {reach}"
             )
         return Base(index, manifest, reach, known)
-    refusal = f"cluster {source.cluster_id} cannot be restored to then"
+    refusal = f"cluster {source.cluster_id} cannot be restored to that time"
     if known:
-        raise RestoreRefused(f"{refusal}, because of damage: {_told(known)}")
-    raise RestoreRefused(f"{refusal}; it can be to {await format_ranges(source, catalog)}")
+        raise RestoreRefused(f"{refusal}, because of damage: {_described(known)}")
+    ranges = await format_ranges(source, catalog)
+    raise RestoreRefused(f"{refusal}; it can be restored to {ranges}")
 
 
 async def check_time(source: ArchivedObjects, catalog: Catalog, at_ms: int, now_ms: int) -> None:
@@ -159,7 +161,9 @@ async def first_command_ms(source: ArchivedObjects, catalog: Catalog) -> int:
         if head.first_time_ms or head.last.time_ms:
             positions = (position for _, position in read_entries(await source.segment(segment)))
             return next(position.time_ms for position in positions if position.time_ms)
-    raise RestoreRefused(f"cluster {source.cluster_id} has nothing but its founding in the archive")
+    raise RestoreRefused(
+        f"cluster {source.cluster_id} has only its founding entries in the archive"
+    )
 
 
 def note_damage(known: Mapping[str, str], name: str, error: Exception) -> dict[str, str]:
@@ -205,5 +209,5 @@ async def _refuse_gap(
     )
 
 
-def _told(known: Mapping[str, str]) -> str:
+def _described(known: Mapping[str, str]) -> str:
     return "; ".join(f"{name} ({why})" for name, why in known.items())

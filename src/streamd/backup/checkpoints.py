@@ -108,7 +108,8 @@ class Checkpointer:
         self._newest_at = 0.0
         self._lead: LeaderTerm | None = None
         self._look_at = 0.0
-        # What is missing between two restorable ranges of entries; None before a look.
+        # Entries (first, last) missing between two restorable ranges; None before the first
+        # listing.
         self.gaps: list[tuple[int, int]] | None = None
         # Checkpoints that proved damaged, by name; and whether one is due, because without it
         # newer states could not be restored, or only by replaying more of the log.

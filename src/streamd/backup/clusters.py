@@ -14,7 +14,7 @@ async def choose_cluster(cold: AsyncObjectStore, choice: Choice) -> str:
     clusters = await known_clusters(cold, choice.cluster_id)
     if len(clusters) > 1:
         raise RestoreRefused(
-            f"{cold.place} has several clusters, name one with --cluster: {', '.join(clusters)}"
+            f"{cold.place} holds several clusters; choose one with --cluster: {', '.join(clusters)}"
         )
     return clusters[0]
 
@@ -24,12 +24,12 @@ async def known_clusters(cold: AsyncObjectStore, wanted: str | None) -> list[str
     is there: the bucket, prefix or id is wrong."""
     clusters = await list_clusters(cold)
     if not clusters:
-        raise RestoreRefused(f"{cold.place} has nothing of any cluster{await _hint(cold)}")
+        raise RestoreRefused(f"{cold.place} holds no cluster{await _hint(cold)}")
     if wanted is None:
         return clusters
     if wanted not in clusters:
         raise RestoreRefused(
-            f"{cold.place} has nothing of cluster {shown(wanted)!r}; it has {', '.join(clusters)}"
+            f"{cold.place} does not hold cluster {shown(wanted)!r}; it holds {', '.join(clusters)}"
         )
     return [wanted]
 

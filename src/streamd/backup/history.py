@@ -31,7 +31,7 @@ log = structlog.get_logger("streamd.objectstore")
 
 # Tasks run every second; one look in this time is enough for those that do not delete.
 _GOOD_FOR_S = 10.0
-# By then, or soon after, a new leader has applied the first entry of its own term.
+# A new leader usually applies the first entry of its own term within this time.
 _APPLY_TIMEOUT_S = 5.0
 _READ_BYTES = 1024 * 1024
 
@@ -43,7 +43,7 @@ class SetBack(ColdError):
 
 
 class _Found:
-    """Where the archive ends. `chain` is None if no readable object tells it."""
+    """Where the archive ends. `chain` is None if no readable object contains it."""
 
     def __init__(self, index: int, term: int = 0, chain: int | None = None) -> None:
         self.index = index
@@ -97,7 +97,7 @@ class History:
         if self.problem is not None:
             raise SetBack(self.problem)
         if deleting and not self._is_known:
-            raise Unavailable("this log does not reach back to the end of the archive")
+            raise Unavailable("this node's log begins after the end of the archive")
 
     async def _begin_term(self) -> None:
         """Forget what another term has shown, once an entry of this term is applied: then the state
@@ -109,7 +109,7 @@ class History:
                 _APPLY_TIMEOUT_S,
             )
         if not (group.view.leads and header.applied_term == group.view.term):
-            raise Unavailable("this node does not lead, or only just")
+            raise Unavailable("this node is not the leader, or has only just become it")
         if group.view.term != self._term:
             self._term, self._is_known = group.view.term, False
             self.problem, self.has_archive, self.pointed_index = None, False, 0
@@ -164,7 +164,7 @@ class History:
     async def _compare(
         self, objects: ArchivedObjects, catalog: Catalog, found: _Found
     ) -> bool | None:
-        """Whether this log has the entry at the end of the archive; None if nothing tells."""
+        """Whether this log has the entry at the end of the archive; None if no object shows it."""
         archived = self._group.state.header.archived
         if found.index > self._group.committed.last_index:
             return False
@@ -188,7 +188,9 @@ class History:
             group_id = self._objects().group_id
             position = await self._run_blocking(position_after, position, group_id, wanted)
         if position.index > index:
-            raise EntriesGone(f"entry {index} lies before entry {position.index}, archived already")
+            raise EntriesGone(
+                f"entry {index} precedes entry {position.index}, which is already archived"
+            )
         return position
 
     async def _compare_entries(
@@ -226,7 +228,7 @@ class History:
         how = (
             f"its log ends at entry {last}, before the archive's end at entry {found.index}"
             if found.index > last
-            else f"its log has another entry {found.index} than the archive has at its end"
+            else f"entry {found.index} of its log does not match the archive's last entry"
         )
         return (
             f"this node was set back: {how} in {self._cold.place}, cluster {objects.cluster_id}. "
@@ -237,9 +239,11 @@ class History:
 
     def _note(self, problem: str | None) -> None:
         if problem is not None and self.problem is None:
-            log.error("SET BACK: the archive has entries that this log lacks", problem=problem)
+            log.error(
+                "SET BACK: the archive has entries that this node's log lacks", problem=problem
+            )
         if problem is None and self.problem is not None:
-            log.warning("the archive is of this log again; flushing and archiving resume")
+            log.warning("the archive matches this node's log again; flushing and archiving resume")
         self.problem = problem
 
 

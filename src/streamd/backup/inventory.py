@@ -240,7 +240,7 @@ class _Verification:
         for first, last in catalog.gaps():
             self._problem(f"entries {first} to {last} are missing")
         if not catalog.bases():
-            self._problem("there is no restore point")
+            self._problem("the archive has no restore point")
         return found
 
     def _problem(self, text: str) -> None:
@@ -267,13 +267,15 @@ class _Verification:
             return
         said = self._positions.setdefault(position.index, (position.term, position.chain, name))
         if said[:2] != (position.term, position.chain):
-            self._problem(f"entry {position.index} is another one in {name} than in {said[2]}")
+            self._problem(f"entry {position.index} in {name} does not match {said[2]}")
 
     async def _ends(self, catalog: Catalog) -> None:
         """What the archive says about its end."""
         self._found.has_end = bool(catalog.ends)
         if self._names_cluster and not catalog.ends:
-            self._problem("the pointer to the archive's end is missing: it may have lost its end")
+            self._problem(
+                "the pointer to the archive's end is missing: its last segments may be missing"
+            )
         for stored in catalog.ends:
             try:
                 self._expect((await self._source.end(stored)).position, stored.name)
@@ -331,7 +333,7 @@ def _packs_taken_by(entry: Entry) -> set[str]:
     try:
         commands = decode_batch(entry.payload).commands
     except UNDECODABLE as error:
-        raise ObjectCorrupt(f"entry {entry.index} has a command that is not known") from error
+        raise ObjectCorrupt(f"entry {entry.index} has an unknown command") from error
     return {
         command.name
         for command in commands
@@ -352,7 +354,7 @@ class _Rows:
         try:
             self._add(data)
         except UNDECODABLE as error:
-            raise ObjectCorrupt(f"a row is not one of a state: {error}") from error
+            raise ObjectCorrupt(f"a row cannot be decoded: {error}") from error
 
     def _add(self, data: bytes) -> None:
         data = self._begun + data

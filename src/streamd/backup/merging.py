@@ -97,5 +97,5 @@ def _add(merged: SegmentWriter | None, content: bytes, cluster_id: str) -> Segme
         if entry.index > merged.last.index:
             merged.add(entry)
         if position.index == merged.last.index and position != merged.last:
-            raise ObjectCorrupt(f"entry {position.index} is another one in two log segments")
+            raise ObjectCorrupt(f"two log segments disagree about entry {position.index}")
     return merged

@@ -69,7 +69,7 @@ class Replay:
         """
         head = read_segment_head(segment)
         if not head.previous.index <= self.position.index < head.last.index:
-            raise ObjectCorrupt(f"a log segment leads nowhere from entry {self.position.index}")
+            raise ObjectCorrupt(f"no log segment continues from entry {self.position.index}")
         self._expect_here(head.previous)
         for entry, position in read_entries(segment):
             if entry.index <= self.position.index:
@@ -93,8 +93,8 @@ class Replay:
             self.position.chain,
         ):
             raise ObjectCorrupt(
-                f"a log segment continues another log: entry {position.index} there is not the one "
-                "that was replayed"
+                f"a log segment continues another log: its entry {position.index} does not match "
+                "the entry that was replayed"
             )
 
     def _is_beyond(self, position: LogPosition) -> bool:
@@ -109,7 +109,7 @@ class Replay:
                 batch = decode_batch(entry.payload)
             except UNDECODABLE as error:
                 raise ObjectCorrupt(
-                    f"entry {entry.index} has a command that this streamd does not know: {error}"
+                    f"entry {entry.index} has a command that this release does not know: {error}"
                 ) from error
             self._machine.apply(
                 entry.index, entry.term, batch.now_ms, batch.commands, batch.packages

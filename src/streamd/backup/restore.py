@@ -54,7 +54,7 @@ from streamd.storage.files import is_there, read_checked, remove_durably, write_
 from streamd.storage.incoming import SnapshotDamaged, SnapshotSink
 from streamd.storage.install import recover_install
 from streamd.storage.log_storage import open_log, reset_log
-from streamd.storage.raft_snapshots import Piece, SnapshotMeta, piece_crc
+from streamd.storage.raft_snapshots import SnapshotMeta, SnapshotPiece, piece_crc
 from streamd.storage.state_store import StateStore
 from streamd.streams.model import LogPosition, Pack
 from streamd.streams.packs import living_packs
@@ -343,7 +343,7 @@ class _Restoration:
             rows = await self._source.rows(manifest, wanted)
             is_last = wanted == len(sizes) - 1
             crc = piece_crc(meta, wanted, rows, is_last)
-            wanted = await self._run_blocking(sink.take, Piece(wanted, crc, rows, is_last))
+            wanted = await self._run_blocking(sink.take, SnapshotPiece(wanted, crc, rows, is_last))
             self._progress.advance(len(rows))
 
     async def _replay(self, store: StateStore, catalog: Catalog, begin: LogPosition) -> LogPosition:
@@ -403,7 +403,7 @@ def _expect_end(catalog: Catalog, position: LogPosition) -> None:
             position.term,
             position.chain,
         ):
-            raise ObjectCorrupt(f"entry {position.index} is another one than {end.name} says")
+            raise ObjectCorrupt(f"entry {position.index} does not match {end.name}")
 
 
 async def _unless_done(
@@ -433,7 +433,7 @@ async def check_pack(cold: AsyncObjectStore, name: str) -> int:
     under that name, `ObjectMissing`, `ColdError`."""
     cluster_id = cluster_of(name)
     if cluster_id is None or not PackName.parse(name.removeprefix(cluster_folder(cluster_id))):
-        raise ObjectCorrupt(f"{name!r} is referred to, which can be no pack")
+        raise ObjectCorrupt(f"{name!r} is referred to, but is not the name of a pack")
     digest, size = await cold.digest(name)
     expect_digest(name, digest)
     return size

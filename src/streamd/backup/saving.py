@@ -2,8 +2,8 @@
 
 The node opens a view of its stored state and hands out what a leader would put into a cold store:
 pieces of rows, then the manifest that makes them a checkpoint, then a pointer to the archive's end.
-A client keeps them in a directory, which a restore reads like any other store. The
-view stays as it was, whatever is written meanwhile, so all pieces are of one log entry.
+A client keeps them in a directory, which a restore reads like any other store. The view does not
+change, whatever is written meanwhile, so all pieces are of one log entry.
 
 One backup is under way at a time, because a view keeps removed rows on disk; and one that nobody
 asks about for `IDLE_S` ends.
@@ -28,7 +28,7 @@ from streamd.storage.raft_snapshots import SnapshotSource, SnapshotUnavailable
 from streamd.streams.model import LogPosition
 
 IDLE_S = 60.0
-# In a directory whose backup is not whole; no object has such a name.
+# Marks a directory whose backup is incomplete; no object has such a name.
 UNFINISHED = ".unfinished"
 # The rows in an object, before compression: an answer over HTTP is held in memory whole.
 _PIECE_BYTES = 4 * 1024 * 1024

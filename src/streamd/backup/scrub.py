@@ -99,7 +99,7 @@ class Scrubber:
         Raises `ColdError`, `StorageError`, `Unavailable`, `OutcomeUnknown`.
         """
         if self._group.state.header.applied_term != lead.term:
-            raise Unavailable("this node has only just begun to lead")
+            raise Unavailable("this node has only just become the leader")
         now = trio.current_time()
         if lead is not self._lead:
             self._lead, self._led_since = lead, now
@@ -216,7 +216,7 @@ class Scrubber:
 
     async def _next(self, scrub: Scrub) -> tuple[Scrub, str, int]:
         """The next object of the pass, packs first, and its size; no name if the pass has ended.
-        Also the pass as it is after that object."""
+        Also returns the pass after that object."""
         if not scrub.name:
             found = await self._target.run_blocking(_next_pack, self._store, scrub.pack)
             if found is not None:

@@ -61,7 +61,7 @@ def _tls_context(urls: Sequence[str], verify: Verify, cert: Cert | None) -> ssl.
 
 
 def url_list(urls: str | Sequence[str]) -> list[str]:
-    """One URL, several with commas between, or a sequence of them. Raises `ValueError`."""
+    """Parse one URL, several separated by commas, or a sequence. Raises `ValueError`."""
     found = urls.split(",") if isinstance(urls, str) else list(urls)
     for url in found:
         if not url.startswith(("http://", "https://")):

@@ -104,7 +104,9 @@ class ConsumerFenced(StreamdError):
     """Another consumer of this name has begun: its positions are kept, and this one's no longer."""
 
     def __init__(self, consumer: str) -> None:
-        super().__init__("CONSUMER_FENCED", f"another start of the consumer {consumer} took over")
+        super().__init__(
+            "CONSUMER_FENCED", f"another process that runs consumer {consumer} took over"
+        )
         self.args = (consumer,)
 
 

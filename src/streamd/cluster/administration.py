@@ -162,14 +162,14 @@ class Administration:
     async def _add(self, address: str) -> None:
         hello = await self._cluster.meet(address, _MEET_TIMEOUT_S)
         if hello is None:
-            raise Problem.NO_ANSWER.error(f"no node of this cluster's name answers at {address}")
+            raise Problem.NO_ANSWER.error(f"no node of this cluster answers at {address}")
         self._with_learner(self._group.view.configuration, hello)
         _must_be_empty(hello)
         try:
             now = await self._cluster.invite(hello.node_id)
         except (
             transport_errors.NotSent,
-            transport_errors.OutcomeUnknown,
+            transport_errors.RequestOutcomeUnknown,
             transport_errors.RequestRefused,
         ) as error:
             raise Problem.NOT_JOINED.error(f"node {hello.node_id} did not join: {error}") from error
@@ -222,7 +222,7 @@ class Administration:
         if node_id == self._group.view.node_id and current.voters != (node_id,):
             # The next leader removes this node: a leader that removed itself could not answer.
             await self._transfer(None)
-            raise Unavailable("leadership was transferred; ask again")
+            raise Unavailable("leadership was transferred; repeat the request at the new leader")
 
         def without(current: Configuration) -> Configuration:
             if current.voters == (node_id,):
@@ -273,7 +273,7 @@ class Administration:
 
     def _must_lead(self) -> None:
         if not self._group.view.leads:
-            raise Unavailable("this node does not lead")
+            raise Unavailable("this node is not the leader")
 
     # -- leadership -----------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ class Administration:
         try:
             group.view.transfer(to)
         except (NotLeader, InvalidTransfer) as error:
-            log.warning("leadership is not handed over", to=to, reason=str(error))
+            log.warning("leadership is not being transferred", to=to, reason=str(error))
             return
 
         # The transfer itself ends after an election timeout.
@@ -295,9 +295,9 @@ class Administration:
         if group.view.leads or not await group.view.wait_for(
             lambda: group.view.leader_id != 0, _SUCCESSION_S
         ):
-            log.warning("leadership could not be handed over in time", to=to)
+            log.warning("leadership could not be transferred in time", to=to)
         else:
-            log.info("leadership handed over", to=group.view.leader_id)
+            log.info("leadership transferred", to=group.view.leader_id)
 
     def _answers(self, voter: int) -> bool:
         return self._group.view.peers()[voter].ticks_since_heard < _SILENT_TICKS
@@ -317,7 +317,7 @@ class Administration:
             return
         to = wanted if wanted is not None else self._successor()
         if to is None:
-            raise Problem.NOT_A_VOTER.error("there is no other voter")
+            raise Problem.NOT_A_VOTER.error("the cluster has no other voter")
         try:
             group.view.transfer(to)
         except NotLeader as error:
@@ -335,14 +335,14 @@ def _must_be_empty(newcomer: Hello) -> None:
     """Raises `ProblemError`."""
     if not newcomer.log_is_empty:
         node_id, address = newcomer.node_id, newcomer.peer_address
-        raise Problem.NOT_EMPTY.error(f"node {node_id} at {address} has data already")
+        raise Problem.NOT_EMPTY.error(f"node {node_id} at {address} already has data")
 
 
 def _with_learner(current: Configuration, newcomer: Hello) -> Configuration:
     """Raises `ProblemError` when the newcomer is a member already."""
     node_id = newcomer.node_id
     if node_id in current.members():
-        raise Problem.MEMBER_ALREADY.error(f"node {node_id} is a member already")
+        raise Problem.MEMBER_ALREADY.error(f"node {node_id} is already a member")
     address = (node_id, newcomer.peer_address, newcomer.client_address)
     known = [one for one in current.addresses if one[0] != node_id]
     return replace(

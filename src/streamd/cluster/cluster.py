@@ -197,7 +197,7 @@ class Cluster:
         try:
             for hello in self._founders():
                 await self.invite(hello.node_id)
-        except (transport_errors.NotSent, transport_errors.OutcomeUnknown):
+        except (transport_errors.NotSent, transport_errors.RequestOutcomeUnknown):
             return False
         return True
 
@@ -205,7 +205,7 @@ class Cluster:
         """Ask a node to remember this cluster's id, which it may know already. Returns the node's
         current introduction.
 
-        Raises `NotSent`, `OutcomeUnknown` or `RequestRefused` of the transport.
+        Raises `NotSent`, `RequestOutcomeUnknown` or `RequestRefused` of the transport.
         """
         cluster_id = self._data_dir.identity.cluster_id.encode()
         kind = RequestKind.JOIN
@@ -215,7 +215,7 @@ class Cluster:
         try:
             return parse_hello(answer)
         except transport_errors.ProtocolError as error:
-            raise transport_errors.OutcomeUnknown(str(error)) from error
+            raise transport_errors.RequestOutcomeUnknown(str(error)) from error
 
     async def meet(self, address: str, timeout_s: float) -> Hello | None:
         """Dial an address until the node there can be asked; None if that takes too long."""
@@ -284,7 +284,7 @@ class Cluster:
             self.member.group.step(messages)
 
     async def on_request(self, peer_id: int, group_id: int, kind: int, payload: bytes) -> bytes:
-        """Answer a peer. Raises `RequestRefused`, `OutcomeUnknown` of the transport."""
+        """Answer a peer. Raises `RequestRefused`, `RequestOutcomeUnknown` of the transport."""
         if group_id != self._group_id:
             self.refused_requests += 1
             raise transport_errors.RequestRefused("UNKNOWN_GROUP", f"unknown group {group_id}")
@@ -312,7 +312,7 @@ class Cluster:
         except Unavailable as error:
             raise transport_errors.RequestRefused("UNAVAILABLE", str(error)) from error
         except OutcomeUnknown as error:
-            raise transport_errors.OutcomeUnknown(str(error)) from error
+            raise transport_errors.RequestOutcomeUnknown(str(error)) from error
         raise transport_errors.RequestRefused("UNKNOWN_REQUEST", f"request kind {kind}")
 
     def _check_member(self, peer_id: int, member: Member) -> None:
@@ -395,7 +395,7 @@ class Cluster:
             )
         except (transport_errors.NotSent, transport_errors.RequestRefused) as error:
             raise Unavailable(str(error)) from error
-        except transport_errors.OutcomeUnknown as error:
+        except transport_errors.RequestOutcomeUnknown as error:
             raise OutcomeUnknown(f"node {peer_id}: {error}") from error
 
     def configured(self, configuration: Configuration) -> None:

@@ -119,7 +119,7 @@ def _be_only_voter(stores: Stores, config: Config, cluster_id: str) -> None:
 
 def _nothing(data_dir: str) -> NothingToRecover:
     return NothingToRecover(
-        f"{Path(data_dir).absolute()} holds no data of a member of a cluster: nothing was changed. "
+        f"{Path(data_dir).absolute()} holds no data of a cluster member; nothing was changed. "
         "Name the survivor's data directory, and delete nothing before that"
     )
 

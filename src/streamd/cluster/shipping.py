@@ -21,8 +21,8 @@ from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.process.threads import RunBlocking
 from streamd.storage.incoming import SnapshotDamaged, SnapshotSink
 from streamd.storage.raft_snapshots import (
-    Piece,
     SnapshotMeta,
+    SnapshotPiece,
     SnapshotSource,
     SnapshotUnavailable,
 )
@@ -53,7 +53,7 @@ class Take(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """A piece of the snapshot that was offered last."""
 
     snapshot_id: int
-    piece: Piece
+    piece: SnapshotPiece
 
 
 class Finish(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -76,7 +76,7 @@ _ANSWER = msgspec.msgpack.Decoder(Answer)
 
 
 class _Unwanted(Exception):
-    """This node no longer leads the follower."""
+    """This node is no longer the follower's leader."""
 
 
 class SnapshotSender:
@@ -182,7 +182,7 @@ class SnapshotSender:
     async def _ask(self, peer_id: int, step: Begin | Take | Finish) -> Answer:
         """Raises `Unavailable`, `OutcomeUnknown`, `_Unwanted`."""
         if peer_id not in self._group.view.peers():
-            raise _Unwanted("this node no longer leads the follower")
+            raise _Unwanted("this node is no longer the follower's leader")
         answer = await self._cluster.ask_snapshot(peer_id, _ENCODER.encode(step))
         try:
             return _ANSWER.decode(answer)

@@ -88,7 +88,7 @@ def _place(given: str | None) -> dict[str, object]:
         return {"backend": "fs", "fs_path": given.removeprefix("fs:")}
     match = _S3.fullmatch(given)
     if match is None:
-        raise ConfigError(f"--from {shown(given)!r} is neither s3://bucket/prefix nor fs:path")
+        raise ConfigError(f"--from {shown(given)!r} must be s3://bucket/prefix or fs:path")
     return {"backend": "s3", "s3_bucket": match["bucket"], "s3_prefix": match["prefix"] or ""}
 
 
@@ -141,15 +141,15 @@ from_option = click.option(
     "--from", "place", metavar="PLACE", help="s3://bucket/prefix or fs:path, in place of [cold]."
 )
 config_option = click.option(
-    "--config", "file", type=click.Path(path_type=Path), help="A TOML file."
+    "--config", "file", type=click.Path(path_type=Path), help="The configuration file (TOML)."
 )
 
 
 def _store_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that name the store, and the cluster in it."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="As JSON, for machines."),
-        click.option("--cluster", "cluster_id", metavar="ID", help="Only this cluster."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs."),
+        click.option("--cluster", "cluster_id", metavar="ID", help="Show only this cluster."),
         config_option,
         from_option,
     ):
@@ -239,14 +239,19 @@ def verify_command(
 @click.command("restore")
 @from_option
 @click.option("--cluster", "cluster_id", metavar="ID", help="The cluster, if there are several.")
-@click.option("--at", "at", metavar="TIME", help="Log time, 2026-01-31T12:00:00Z or ms of epoch.")
-@click.option("--index", type=int, metavar="N", help="The state as of log entry N.")
+@click.option(
+    "--at",
+    "at",
+    metavar="TIME",
+    help="Restore to this log time: 2026-01-31T12:00:00Z, or ms since the epoch.",
+)
+@click.option("--index", type=int, metavar="N", help="Restore the state as of log entry N.")
 @click.option("--data-dir", required=True, help="A directory that does not exist yet.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="The new node's TOML file.")
 @click.option("--node-id", type=int, help="The new node's id.")
 @click.option("--fence", metavar="ID", help="Confirm the id of the cluster to fence off.")
-@click.option("--no-fence", is_flag=True, help="For a drill: leave the old cluster alone.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for machines.")
+@click.option("--no-fence", is_flag=True, help="Do not fence off the old cluster (for a drill).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def restore_command(
     place: str | None,
     cluster_id: str | None,
@@ -266,9 +271,9 @@ def restore_command(
     After an interruption, the same command continues.
     """
     if at is not None and index is not None:
-        raise click.UsageError("--at and --index exclude each other")
+        raise click.UsageError("--at and --index cannot be combined")
     if fence is not None and no_fence:
-        raise click.UsageError("--fence and --no-fence exclude each other")
+        raise click.UsageError("--fence and --no-fence cannot be combined")
     keep_private()
     choice = Choice(cluster_id, index, None if at is None else _milliseconds(at))
     server: dict[str, object] = {"data_dir": data_dir}
@@ -400,9 +405,12 @@ def _tell_verified(verified: Verified) -> None:
     for problem in verified.problems:
         print(f"  DAMAGE: {problem}")
     if not verified.has_end and not verified.problems:
-        print("  it names no end, so a lost end would not show: only older versions wrote it")
+        print(
+            "  it has no end pointer (an older release wrote it), so a missing end "
+            "would go unnoticed"
+        )
     if not verified.problems:
-        print("  all of it is whole")
+        print("  no damage found")
 
 
 def _print_restored(done: Restored, data_dir: str, *, fenced: bool) -> None:

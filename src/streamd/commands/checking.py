@@ -123,7 +123,9 @@ def _resolves(key: str, address: str) -> Callable[[], None]:
         try:
             socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except OSError as error:
-            raise ConfigError(f"{key}: {host} is not an address here: {error.strerror}") from None
+            raise ConfigError(
+                f"{key}: {host} is not an address of this machine: {error.strerror}"
+            ) from None
 
     return resolve
 
@@ -133,7 +135,7 @@ def _shared_ports(config: Config) -> Iterator[str]:
     for key, listen in _listeners(config).items():
         address = split_address(key, listen)
         if address[1] and address in seen:
-            yield f"{key}: {listen} is the address of {seen[address]}, too"
+            yield f"{key}: {listen} is also the address of {seen[address]}"
         seen[address] = key
 
 
@@ -158,7 +160,7 @@ def _warnings(config: Config) -> Iterator[str]:
     keys["cluster.secret_file"] = cluster.secret_file
     for key, file in keys.items():
         if file is not None and Path(file).exists() and is_open_to_others(Path(file)):
-            yield f"{key}: {file} is open to others on this machine: chmod go= it"
+            yield f"{key}: {file} is readable by other users of this machine: run chmod go= on it"
     if cluster.insecure:
         yield "cluster.insecure: anyone who reaches the peers' port can act as any node"
     if config.auth.mode == "none" and not is_loopback(server.listen_address[0]):

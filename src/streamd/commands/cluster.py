@@ -24,7 +24,7 @@ def cluster() -> None:
 
 
 @cluster.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def status(operator: Operator, as_json: bool) -> None:
     """Show the members, the leader, and how far each member lags.
@@ -110,10 +110,10 @@ def add(operator: Operator, address: str) -> None:
 
 @cluster.command()
 @click.argument("node_id", type=int)
-@click.option("--replacing", type=int, help="The voter that it replaces.")
+@click.option("--replacing", type=int, help="The voter that the learner replaces.")
 @click.pass_obj
 def promote(operator: Operator, node_id: int, replacing: int | None) -> None:
-    """Make a learner a voter."""
+    """Promote a learner to voter."""
     _tell(operator.post("/cluster/promote", {"node_id": node_id, "replacing": replacing}))
 
 

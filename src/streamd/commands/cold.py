@@ -73,7 +73,7 @@ def cold() -> None:
 
 
 @cold.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def status(operator: Operator, as_json: bool) -> None:
     """Show what is hot and cold, how far the archive goes, and what is wrong.
@@ -95,7 +95,9 @@ def status(operator: Operator, as_json: bool) -> None:
 _timeout = click.option(
     "--timeout", "timeout_s", default=600.0, show_default=True, help="Seconds to wait."
 )
-_as_json = click.option("--json", "as_json", is_flag=True, help="No progress; the end as JSON.")
+_as_json = click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON, without progress."
+)
 
 
 @cold.command()
@@ -145,12 +147,12 @@ def scrub() -> None:
 
 
 @scrub.command()
-@click.option("--wait", is_flag=True, help="Return when the pass has ended.")
+@click.option("--wait", is_flag=True, help="Wait until the pass has ended.")
 @_timeout
 @_as_json
 @click.pass_obj
 def start(operator: Operator, wait: bool, timeout_s: float, as_json: bool) -> None:
-    """Begin a pass now, in place of one that is under way."""
+    """Start a new pass now; a pass that is running is abandoned."""
     if not wait:
         _tell(as_json, {"pass": Leader(operator).order("scrub")["pass"]})
         return
@@ -211,7 +213,7 @@ def _rows(answer: Answer) -> list[tuple[str, str]]:
     flushed, archive, error = answer["flush"], answer["archive"], answer["last_error"]
     return [
         ("store", answer["place"] + _away(answer.get("unavailable_ms"))),
-        ("told by", f"node {answer['node_id']}" + ("" if answer["leads"] else ", not the leader")),
+        ("answered by", f"node {answer['node_id']}{'' if answer['leads'] else ', not the leader'}"),
         ("not in the store", f"{_size(answer['hot_bytes'])} of {_size(limit)} allowed"),
         ("oldest of it", "none" if answer["lag_ms"] is None else f"{_time(answer['lag_ms'])} old"),
         ("in the store", f"{_size(answer['cold_bytes'])} in {answer['packs']} packs"),

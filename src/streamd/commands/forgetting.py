@@ -18,8 +18,10 @@ from streamd.tiering.async_store import AsyncObjectStore
 @from_option
 @config_option
 @click.option("--cluster", "cluster_id", metavar="ID", required=True, help="The cluster.")
-@click.option("--yes", is_flag=True, help="Delete it. Otherwise only show what would be deleted.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for machines.")
+@click.option(
+    "--yes", is_flag=True, help="Delete the objects. Without it, only show what would be deleted."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def forget(place: str | None, file: Path | None, cluster_id: str, yes: bool, as_json: bool) -> None:
     """Delete all that a cluster has in the store: the folder that a drill has left.
 

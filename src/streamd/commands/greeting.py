@@ -12,7 +12,7 @@ _AUTH = "required: requests need a token"
 
 
 def line(config: Config, url: str, operators: str | None, directory: Path) -> str:
-    """For logs and scripts. `operators` is the URL of their listener, if they have one."""
+    """The line for logs and scripts. `operators` is the URL of their listener, if they have one."""
     server = config.server
     text = f"streamd {__version__} node {server.node_id} serves {url} from {directory}"
     if server.workers > 1:
@@ -38,7 +38,7 @@ def lines(config: Config, url: str, operators: str | None, directory: Path) -> s
 
 
 def _first_command(config: Config, url: str) -> str:
-    """A command that works on this machine as it is, but for secrets and files of the operator."""
+    """A command to try first, complete but for the operator's token and CA file."""
     # A node that listens on all addresses does so on the loopback, too.
     here = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     command = "streamd create demo/hello"

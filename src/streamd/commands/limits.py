@@ -70,14 +70,16 @@ def list_limits(operator: Operator, as_json: bool) -> None:
 @limits.command("set")
 @_kind
 @click.argument("name")
-@_bytes_option("--max-bytes", "What all streams of a bucket may keep: 1000000, 64MiB, 10GiB.")
-@_count_option("--max-streams", "How many streams a bucket may have.")
-@_bytes_option("--max-stream-bytes", "What each stream of a bucket may keep.")
-@_count_option("--requests-per-s", "Requests a second, to each node.")
+@_bytes_option(
+    "--max-bytes", "Bytes that all streams of a bucket may store: 1000000, 64MiB, 10GiB."
+)
+@_count_option("--max-streams", "Number of streams that a bucket may have.")
+@_bytes_option("--max-stream-bytes", "Bytes that each stream of a bucket may store.")
+@_count_option("--requests-per-s", "Requests a second to each node.")
 @_bytes_option("--bytes-in-per-s", "Bytes of bodies a second to each node.")
 @_bytes_option("--bytes-out-per-s", "Bytes of answers a second from each node.")
-@_count_option("--live-readers", "Live readers at a time, at each node.")
-@_count_option("--connections", "Open connections at a time, to each node.")
+@_count_option("--live-readers", "Concurrent live readers at each node.")
+@_count_option("--connections", "Concurrent connections to each node.")
 @click.pass_obj
 def set_limits(operator: Operator, /, kind: str, name: str, **given: int | None) -> None:
     """Set all limits of a bucket or an identity, in the place of those before.

@@ -15,7 +15,7 @@ from streamd.commands.options import json_option, talks_to_server, type_option
 from streamd.commands.terminal import exit_on_failure, flush, say, write
 
 _DEFAULT_TYPE = "text/plain"
-# Of streams whose names have no bucket.
+# The bucket of streams whose names have none.
 _DEFAULT_BUCKET = "_default"
 # In the order in which they are shown.
 _FACTS = (
@@ -32,10 +32,10 @@ _ttl_option = click.option(
     "--ttl",
     type=click.IntRange(min=0),
     metavar="SECONDS",
-    help="Expire this long after the last use.",
+    help="Delete the stream this long after it was last read or written.",
 )
 _expires_at_option = click.option(
-    "--expires-at", metavar="TIME", help="Expire at this time (RFC 3339)."
+    "--expires-at", metavar="TIME", help="Delete the stream at this time (RFC 3339)."
 )
 
 
@@ -44,8 +44,8 @@ _expires_at_option = click.option(
 @type_option
 @_ttl_option
 @_expires_at_option
-@click.option("--closed", is_flag=True, help="Create it closed and empty.")
-@click.option("--bucket", "is_bucket", is_flag=True, help="NAME is a bucket to create.")
+@click.option("--closed", is_flag=True, help="Create the stream closed and empty.")
+@click.option("--bucket", "is_bucket", is_flag=True, help="Create a bucket.")
 @json_option
 @talks_to_server
 def create(
@@ -75,8 +75,16 @@ def create(
 @click.command()
 @click.argument("source")
 @click.argument("name")
-@click.option("--at", metavar="OFFSET", help="Where it leaves the source. [default: the end]")
-@click.option("--sub-offset", type=click.IntRange(min=0), help="Messages or bytes beyond it.")
+@click.option(
+    "--at",
+    metavar="OFFSET",
+    help="The offset at which the fork begins. [default: the source's end]",
+)
+@click.option(
+    "--sub-offset",
+    type=click.IntRange(min=0),
+    help="Messages (JSON) or bytes after --offset that still belong to the fork.",
+)
 @type_option
 @_ttl_option
 @_expires_at_option
@@ -133,7 +141,7 @@ def close(client: Client, name: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("--bucket", "is_bucket", is_flag=True, help="NAME is an empty bucket.")
+@click.option("--bucket", "is_bucket", is_flag=True, help="Delete an empty bucket.")
 @talks_to_server
 def delete(client: Client, name: str, is_bucket: bool) -> None:
     """Delete the stream NAME and all it holds."""
@@ -161,7 +169,7 @@ def head(client: Client, name: str, as_json: bool) -> None:
 
 
 def _facts(found: StreamInfo | Appended) -> dict[str, Any]:
-    """What an answer told about a stream, without what it left out."""
+    """The fields of an answer about a stream that are present."""
     told = found._asdict()
     facts = {fact: told[fact] for fact in _FACTS if told.get(fact) not in (None, "")}
     return {**facts, "closed": found.closed}
@@ -169,8 +177,10 @@ def _facts(found: StreamInfo | Appended) -> dict[str, Any]:
 
 @click.command("list")
 @click.argument("bucket", required=False)
-@click.option("--prefix", default="", help="Only streams, or buckets, whose names begin with this.")
-@click.option("-l", "--long", "long", is_flag=True, help="Status, size, last write and type too.")
+@click.option("--prefix", default="", help="List only names that begin with this prefix.")
+@click.option(
+    "-l", "--long", "long", is_flag=True, help="Show status, size, last write and type too."
+)
 @json_option
 @talks_to_server
 def list_streams(

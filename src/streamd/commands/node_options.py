@@ -10,14 +10,20 @@ from typing import Any
 import click
 
 _OPTIONS = (
-    click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file."),
+    click.option(
+        "--config", "file", type=click.Path(path_type=Path), help="The configuration file (TOML)."
+    ),
     click.option("--node-id", type=int, help="This node's id, 1 or more. [default: 1]"),
-    click.option("--listen", help="Where clients connect. [default: 127.0.0.1:4437]"),
+    click.option(
+        "--listen", help="The address at which clients connect. [default: 127.0.0.1:4437]"
+    ),
     click.option("--advertise", help="The address at which others reach this node."),
     click.option("--data-dir", help="The data directory. [default: ./data]"),
     click.option("--http", help="front-door (HTTP/1.1, fast) or hypercorn (HTTP/2 as well)."),
     click.option("--workers", type=int, help="Processes that serve the clients. [default: 1]"),
-    click.option("--admin-listen", help="Where operators connect. [default: where clients do]"),
+    click.option(
+        "--admin-listen", help="The address at which operators connect. [default: that of clients]"
+    ),
     click.option("--auth-mode", help="Whether clients need tokens: none or required."),
     click.option("--log-level", help="debug, info, warning or error. [default: info]"),
     click.option("--log-format", help="console or json. [default: console]"),

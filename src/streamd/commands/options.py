@@ -19,7 +19,7 @@ from streamd.commands.terminal import exit_on_failure
 from streamd.commands.waiting import watch
 
 DEFAULT_URL = "http://127.0.0.1:4437"
-# Of a server's own or of an identity provider (RFC 6750 section 2.1).
+# A token of the server or of an identity provider (RFC 6750 section 2.1).
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
 
 _SHORT_TYPES = {
@@ -44,7 +44,7 @@ token_file_option = click.option(
     "--token-file",
     envvar="STREAMD_TOKEN_FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="A file with the token to send. Or the token in STREAMD_TOKEN.",
+    help="A file that contains the token. Or set STREAMD_TOKEN to the token.",
 )
 _SERVER_OPTIONS = (
     click.option(
@@ -54,19 +54,19 @@ _SERVER_OPTIONS = (
         default=DEFAULT_URL,
         show_default=True,
         callback=_urls,
-        help="The server; several nodes of a cluster with commas between. Or STREAMD_URL.",
+        help="URLs of one or more nodes, separated by commas. Or STREAMD_URL.",
     ),
     click.option(
         "--cacert",
         envvar="STREAMD_CACERT",
         type=click.Path(exists=True, dir_okay=False),
-        help="A CA (PEM) to trust for https, instead of the system's. Or STREAMD_CACERT.",
+        help="The CA (PEM) to trust for https instead of the system's. Or STREAMD_CACERT.",
     ),
     click.option(
         "--cert",
         envvar="STREAMD_CERT",
         type=click.Path(exists=True, dir_okay=False),
-        help="A client certificate and its key (PEM) to show. Or STREAMD_CERT.",
+        help="A file with the client's certificate and key (PEM). Or STREAMD_CERT.",
     ),
     token_file_option,
     click.option(
@@ -74,7 +74,7 @@ _SERVER_OPTIONS = (
         "retry_for_s",
         type=click.FloatRange(min=0),
         metavar="SECONDS",
-        help="Wait and try again this long. [default: 60; 0 for a server that refuses connections]",
+        help="Retry for this long. [default: 60; 0 for a server that refuses connections]",
     ),
 )
 
@@ -87,7 +87,7 @@ def given_token(token_file: str | None) -> str | None:
     if token_file is not None:
         token = Path(token_file).read_text().strip()
     if token is not None and not _TOKEN.fullmatch(token):
-        raise click.UsageError("the token has characters that no token has")
+        raise click.UsageError("the token contains characters other than A-Z a-z 0-9 . _ ~ + / - =")
     return token
 
 
@@ -178,7 +178,7 @@ def with_server(command: Callable[..., None]) -> Command:
 
 
 def talks_to_server(command: Command) -> Command:
-    """As `with_server`, but the command gets a `Client` of the server."""
+    """Add the options of `with_server`, and pass the command a `Client` of the server."""
 
     @with_server
     @functools.wraps(command)
@@ -202,4 +202,4 @@ type_option = click.option(
     metavar="TYPE",
     help="text, json, bytes, or any content type.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -37,7 +37,13 @@ def read(client: Client, name: str, offset: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("-f", "--follow", "follows", is_flag=True, help="Stay, and show what is appended.")
+@click.option(
+    "-f",
+    "--follow",
+    "follows",
+    is_flag=True,
+    help="Follow the stream: show new data until it is closed.",
+)
 @click.option(
     "-n",
     "--lines",
@@ -45,15 +51,15 @@ def read(client: Client, name: str, offset: str, as_json: bool) -> None:
     type=click.IntRange(min=0),
     help=f"Begin with the last N lines or messages. [default: {_DEFAULT_LINES}]",
 )
-@click.option("--from-offset", "offset", metavar="OFFSET", help="Begin there instead.")
+@click.option("--from-offset", "offset", metavar="OFFSET", help="Begin at this offset.")
 @click.option("--from-start", is_flag=True, help="Begin at the start of the stream.")
-@click.option("--from-now", is_flag=True, help="Begin at the present end.")
+@click.option("--from-now", is_flag=True, help="Begin at the end of the stream.")
 @click.option(
     "--live",
     type=click.Choice(get_args(Live)),
     default="auto",
     show_default=True,
-    help="How to wait: auto is long-poll for text, whose line ends sse changes, else sse.",
+    help="How to follow. auto: long-poll for text (SSE changes line endings), else sse.",
 )
 @json_option
 @talks_to_server
@@ -76,7 +82,7 @@ def tail(
     """
     starts = {START: from_start, NOW: from_now, offset: offset is not None, None: count is not None}
     if sum(starts.values()) > 1:
-        raise click.UsageError("--from-offset, --from-start, --from-now and -n exclude each other")
+        raise click.UsageError("--from-offset, --from-start, --from-now and -n cannot be combined")
     begin = next((start for start, chosen in starts.items() if chosen), None)
     stream = client.stream(name)
     if begin is None:
@@ -96,7 +102,7 @@ def show_all(chunks: Iterable[Chunk], as_json: bool) -> None:
 
 
 def _show(chunk: Chunk, as_json: bool) -> None:
-    """Write a chunk to standard output, as a line of JSON or as it is."""
+    """Write a chunk to standard output, as a line of JSON or byte for byte."""
     if chunk.empty:
         return
     if as_json:

@@ -32,11 +32,11 @@ _MAX_NAMED = 10
     "--accept-data-loss",
     is_flag=True,
     required=True,
-    help="Confirm the loss of what only the other nodes had.",
+    help="Confirm that writes stored only on the other nodes are lost.",
 )
 @click.option("--config", "file", type=click.Path(path_type=Path), help="The node's TOML file.")
 @click.option("--node-id", type=int, help="The node's id.")
-@click.option("--data-dir", help="The node's data.")
+@click.option("--data-dir", help="The node's data directory.")
 def recover(file: Path | None, offline: bool, accept_data_loss: bool, **flags: object) -> None:
     """Start a new cluster from this node's data when the majority is lost for good.
 
@@ -90,8 +90,8 @@ def _warn(message: str) -> None:
 
 
 def _tell_recovered(report: Recovered) -> None:
-    print(f"cluster {report.former_cluster_id} of voters {report.former_voters} is given up;")
-    print(f"cluster {report.cluster_id} begins with this node alone.")
+    print(f"cluster {report.former_cluster_id} of voters {report.former_voters} is abandoned;")
+    print(f"cluster {report.cluster_id} starts with this node as its only voter.")
     print(f"Its log ends at entry {report.last_index} (term {report.last_term}); of these,")
     print(f"{report.last_index - report.applied_index} were not known to be committed.")
     if report.lost_below_index is not None:

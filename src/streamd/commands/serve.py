@@ -214,12 +214,17 @@ def _keep_from_others(config: Config, directory: Path) -> None:
     for path in directories:
         with suppress(OSError):  # Another user's: then it is named below.
             if close_to_others(path):
-                log.info("others on this machine could read it; now they cannot", path=str(path))
+                log.info(
+                    "other users of this machine could read the directory; its mode was corrected",
+                    path=str(path),
+                )
     keys = (config.server.tls_key, config.cluster.tls_key, config.cluster.secret_file)
     for path in (*directories, *(Path(key) for key in keys if key is not None)):
         with suppress(OSError):  # A cold store that does not answer yet may lack its directory.
             if is_open_to_others(path):
-                log.warning("open to others on this machine: chmod go= it", path=str(path))
+                log.warning(
+                    "readable by other users of this machine: run chmod go= on it", path=str(path)
+                )
 
 
 def _url(server: ServerConfig, listeners: list[socket.socket]) -> str:

@@ -24,7 +24,7 @@ from streamd.commands.options import given_token, token_file_option
     type=click.Choice(METHODS, case_sensitive=False),
     help="What the URL permits; may be repeated. GET permits HEAD.",
 )
-@click.option("--prefix", is_flag=True, help="Permit it for all paths below the URL's, too.")
+@click.option("--prefix", is_flag=True, help="Also permit all paths below the URL's.")
 @click.option(
     "--expires",
     "expires_in_s",

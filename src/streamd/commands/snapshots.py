@@ -109,7 +109,7 @@ def _chunks(source: BinaryIO, advance: Advance) -> Iterator[bytes]:
 @snapshot.command("read")
 @click.argument("name")
 @click.option(
-    "--at", metavar="OFFSET", help="Only the snapshot at this offset. [default: the latest]"
+    "--at", metavar="OFFSET", help="Write the snapshot at this offset. [default: the latest]"
 )
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @talks_to_server
@@ -169,7 +169,7 @@ def bootstrap(
     stream = parse_name(name)
     stream.bucketed_path()
     if directory is not None and (follows or as_json):
-        raise click.UsageError("--dir excludes --follow and --json")
+        raise click.UsageError("--dir cannot be combined with --follow or --json")
     sink: Sink = Plain()
     if directory is not None:
         sink = Directory(directory)

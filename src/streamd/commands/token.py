@@ -46,7 +46,7 @@ def token() -> None:
 
 
 @token.command()
-@click.option("--name", required=True, help="A name of its own.")
+@click.option("--name", required=True, help="A unique name for the token.")
 @click.option(
     "--scope", "scopes", multiple=True, required=True, help="VERB:PATTERN; may be repeated."
 )
@@ -129,7 +129,7 @@ def rotate(
 @click.command()
 @click.option("--offline", is_flag=True, required=True, help="Confirm that the node is stopped.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="The node's TOML file.")
-@click.option("--data-dir", help="The node's data.")
+@click.option("--data-dir", help="The node's data directory.")
 def bootstrap(file: Path | None, offline: bool, **flags: object) -> None:
     """Make a root token for one node, and print it.
 

@@ -10,7 +10,7 @@ from threading import Condition, Thread
 from streamd.process.exits import complain
 
 _TOLD_AFTER_S = 1.0
-# Of a command that waits again and again: a line in this time.
+# A command that waits repeatedly prints at most one line in this time.
 _QUIET_S = 60.0
 
 

@@ -32,9 +32,13 @@ _IN_FLIGHT = 2
 
 @click.command()
 @click.argument("name")
-@click.option("--lines", is_flag=True, help="Append line by line; each is a message in JSON.")
+@click.option(
+    "--lines", is_flag=True, help="Append each line by itself; in a JSON stream each is a message."
+)
 @click.option("--close", is_flag=True, help="Close the stream at the end.")
-@click.option("--producer-id", metavar="ID", help="Take over from others that append as ID.")
+@click.option(
+    "--producer-id", metavar="ID", help="Take over from other processes that append with this ID."
+)
 @type_option
 @json_option
 @talks_to_server

@@ -51,7 +51,7 @@ def check(config: Config) -> None:
                 "https://app.example.net or http://10.0.0.7:3000"
             )
     if (server.tls_cert is None) != (server.tls_key is None):
-        raise ConfigError("server.tls_cert and server.tls_key go together")
+        raise ConfigError("server.tls_cert and server.tls_key must be set together")
     if server.max_body_bytes > server.max_buffered_bytes // server.workers:
         each = "" if server.workers == 1 else f" for each of the {server.workers} server.workers"
         raise ConfigError(f"server.max_buffered_bytes must be at least server.max_body_bytes{each}")
@@ -73,11 +73,11 @@ def check(config: Config) -> None:
 
 
 def _check_open(key: str, listen: str, auth: AuthConfig, what: str) -> None:
-    """For a listener that other machines reach, the mode must be written down."""
+    """A listener that other machines can reach needs an explicit auth.mode."""
     if auth.mode is None and not is_loopback(split_address(key, listen)[0]):
         raise ConfigError(
-            f"{key}: {listen} is open to other machines, and clients need no "
-            'token: set auth.mode = "required"; or auth.mode = "none" (serve --auth-mode none) if '
+            f"{key}: {listen} is open to other machines, and clients need no token: "
+            'set auth.mode = "required"; or auth.mode = "none" (serve --auth-mode none) if '
             f"everyone who can reach the port may {what}"
         )
 
@@ -96,7 +96,9 @@ def _check_cluster(cluster: ClusterConfig) -> None:
         )
     given = [cluster.tls_cert, cluster.tls_key, cluster.tls_ca]
     if any(given) and not all(given):
-        raise ConfigError("cluster.tls_cert, cluster.tls_key and cluster.tls_ca go together")
+        raise ConfigError(
+            "cluster.tls_cert, cluster.tls_key and cluster.tls_ca must be set together"
+        )
     if "{id}" not in cluster.tls_name:
         raise ConfigError("cluster.tls_name must contain {id}")
     proves = cluster.tls_ca is not None or cluster.secret_file is not None
@@ -111,7 +113,7 @@ def _check_cluster(cluster: ClusterConfig) -> None:
 def _auth_fault(auth: AuthConfig, server: ServerConfig) -> str | None:
     """What is wrong with the section, or with client certificates; None if nothing is."""
     if auth.root_token is not None and parse_token(auth.root_token.encode()) is None:
-        return "auth.root_token: not a token: make one with: streamd token bootstrap --offline"
+        return "auth.root_token is not a token: make one with streamd token bootstrap --offline"
     if auth.jwt is not None and (fault := jwt_fault(auth.jwt)) is not None:
         return f"auth.jwt.{fault}"
     if server.tls_client_ca is not None and server.tls_cert is None:
@@ -154,7 +156,9 @@ def _check_cold(cold: ColdConfig, cluster: ClusterConfig) -> None:
             f"cold.s3_prefix: {shown(cold.s3_prefix)!r} cannot begin an object's name"
         )
     if (cold.s3_access_key_id is None) != (cold.s3_secret_access_key is None):
-        raise ConfigError("cold.s3_access_key_id and cold.s3_secret_access_key go together")
+        raise ConfigError(
+            "cold.s3_access_key_id and cold.s3_secret_access_key must be set together"
+        )
     if cold.s3_session_token is not None and cold.s3_access_key_id is None:
         raise ConfigError("cold.s3_session_token needs cold.s3_access_key_id")
     if cold.hot_limit_bytes < 2 * cold.pack_bytes:

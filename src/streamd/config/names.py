@@ -12,8 +12,8 @@ import msgspec
 
 PREFIX = "STREAMD_"
 _REFERENCE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
-# Of the node's own start, of the client's commands, of the build and of the tests: they are set
-# beside those of the configuration.
+# Variables of the node's start, the client's commands, the build and the tests, which are not
+# configuration keys.
 OTHERS = frozenset(
     f"{PREFIX}{name}"
     for name in (

@@ -21,7 +21,7 @@ _AUDIT_STREAM = "stream:"
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:\s\x00-\x1f]+):(?P<port>[0-9]{1,5})")
 
 MAX_WORKERS = 64
-# Of the listener for operations: for people, scrapers and probes.
+# Connections of the operators' listener: for people, scrapers and probes.
 ADMIN_CONNECTIONS = 64
 _ADMIN_BODY_BYTES = 1024 * 1024
 _ADMIN_BUFFERED_BYTES = 64 * 1024 * 1024
@@ -35,7 +35,7 @@ class ConfigError(Exception):
 class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The `[server]` section. Addresses are ``host:port``; the names of times and sizes end in
     their unit. `max_connections_per_address` is two thirds of `max_connections` by default;
-    without `max_new_connections_per_address_per_s` they may come as fast as they are made.
+    without `max_new_connections_per_address_per_s` the rate of new connections has no limit.
 
     `allowed_hosts` are names, without a port, under which the node may be reached, besides those in
     `listen` and `advertise`. `allowed_origins` are those of web pages that may use streams; ``*``

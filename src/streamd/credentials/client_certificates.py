@@ -13,11 +13,11 @@ from streamd.auth.scopes import parse_scopes
 from streamd.config.auth import CertificateConfig
 from streamd.config.settings import ConfigError
 
-# Of all names of a certificate together: workers send them along with each request.
+# Limits for all names of a certificate together: workers send them with each request.
 MAX_NAMES = 100
 MAX_NAMES_CHARACTERS = 8 * 1024
 _FINGERPRINT_DIGITS = 16
-# As OpenSSL prints them; RFC 4514 has no names for these.
+# Names that OpenSSL prints and RFC 4514 lacks.
 _OPENSSL_NAMES = {"emailAddress": NameOID.EMAIL_ADDRESS, "serialNumber": NameOID.SERIAL_NUMBER}
 
 

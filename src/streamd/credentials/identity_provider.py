@@ -22,7 +22,7 @@ import trio
 from streamd import __version__
 from streamd.auth.identity import Identity, Undecided
 from streamd.auth.jwks import KeySet, KeySetError, parse_keys
-from streamd.auth.jwt import Policy, Refused, UnknownKey, verify
+from streamd.auth.jwt import JWTRefused, Policy, UnknownKey, verify
 from streamd.auth.templates import parse_template
 from streamd.config.auth import JwtConfig
 from streamd.config.settings import ConfigError
@@ -78,24 +78,29 @@ class IdentityProvider:
             raise ConfigError(f"auth.jwt.jwks: {config.jwks}: {error}") from None
 
     def export(self, metrics: Metrics) -> None:
-        metrics.gauge("jwks_keys", "Keys of the identity provider.", lambda: len(self._keys or ()))
+        metrics.gauge(
+            "jwks_keys",
+            "Number of keys known from the identity provider.",
+            lambda: len(self._keys or ()),
+        )
         metrics.gauge(
             "jwks_age_seconds",
-            "Time since the identity provider's keys were last found.",
+            "Seconds since the keys of the identity provider were last fetched.",
             lambda: trio.current_time() - self._updated_s,
         )
 
     def identify(self, token: bytes, now_ms: int) -> Identity | None:
-        """As `Verifier.identify`. It is undecided about a key that this node may not know yet."""
+        """Identify the sender, as `Verifier.identify` describes. Raises `Undecided` about a key
+        that this node may not know yet."""
         try:
             if self._keys is None:
                 raise UnknownKey
             return verify(token, self._keys, self._policy, now_ms)
-        except Refused as refused:
+        except JWTRefused as refused:
             reason = str(refused)
         except UnknownKey:
             self._ask_for_keys()
-            reason = "its kid is not that of a known key"
+            reason = "its kid does not match any known key"
         # structlog would make up the event before it is dropped: more work than most refusals.
         if _LOGGER.isEnabledFor(logging.DEBUG):
             log.debug("JWT refused", reason=reason)
@@ -158,7 +163,7 @@ class IdentityProvider:
         if seen == self._seen and not self._failures:
             self._updated_s = trio.current_time()
             return None
-        # Before it is read: a change in between is noticed at the next look.
+        # Noted before the file is read, so that the next look notices a change in between.
         self._seen = seen
         try:
             return self._parse(_read(self._config.jwks))
@@ -188,7 +193,9 @@ class IdentityProvider:
             client.stream("GET", self._config.jwks, timeout=FETCH_TIMEOUT_S) as answer,
         ):
             if answer.status_code != 200 or "content-encoding" in answer.headers:
-                raise KeySetError(f"the answer's status is {answer.status_code}, or it is encoded")
+                raise KeySetError(
+                    f"the answer has status {answer.status_code}, or a Content-Encoding"
+                )
             async for piece in answer.aiter_raw():
                 body += piece
                 if len(body) > MAX_KEY_SET_BYTES:

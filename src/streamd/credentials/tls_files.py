@@ -19,15 +19,15 @@ from streamd.config.settings import ConfigError
 POLL_INTERVAL_S = 3.0
 
 T = TypeVar("T")
-# Of one file: device, inode, size in bytes, and time of the last change in ns.
+# Identifies a file's content: device, inode, size in bytes, time of the last change in ns.
 Stamp = tuple[int, int, int, int]
 
 log = structlog.get_logger("streamd.tls")
 
 
 class TlsFiles(Generic[T]):
-    """What `load` makes of `files`, and makes again when they change. Call it for the present
-    contexts. `told` is called after each load, with what prevented it, if anything did."""
+    """Holds the result of `load()` for `files`; loads them again when they change. Call it for the
+    present contexts. `told` is called after each load, with what prevented it, if anything did."""
 
     def __init__(self, files: Sequence[str], load: Callable[[], T]) -> None:
         """Raises what `load` raises, and `OSError` naming a file that cannot be read."""
@@ -41,8 +41,8 @@ class TlsFiles(Generic[T]):
         return self._contexts
 
     def reload(self) -> None:
-        """Load the files. Contexts that cannot be made leave those in use as they are."""
-        # Before the files are read: a change in between is noticed at the next look.
+        """Load the files. If a context cannot be made, the ones in use stay."""
+        # Noted before the files are read, so that the next look notices a change in between.
         self._seen = self._stamps()
         try:
             self._contexts = self._loaded()

@@ -42,10 +42,10 @@ slower the disk, the more writes share a sync.
 `packages` numbers a node's commands in the session that `session_opener` gets from the log, so
 that a package can be sent again after a change of leader and still takes effect once
 (docs/forwarded-writes.md). `read_index` makes reads linearizable without a write (docs/reads.md).
-`commit_announcer` says when followers are told of commits that no entry tells them of. `sweeping`
-proposes what follows from time alone, and the reads noted in `touches`. `reclaim` removes rows that
-nothing refers to, except those under `pins`. `retention` knows which entries followers and the
-archive still need; `stores` opens a node's disk.
+`commit_announcer` says when followers are notified of commits that no entry announces to them.
+`sweeping` proposes what follows from time alone, and the reads noted in `touches`. `reclaim`
+removes rows that nothing refers to, except those under `pins`. `retention` knows which entries
+followers and the archive still need; `stores` opens a node's disk.
 
 Invariants:
 

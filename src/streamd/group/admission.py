@@ -146,10 +146,10 @@ class Admission:
         settled.
 
         A command that the API would have refused gets the outcome `INVALID`.
-        Raises `Unavailable` when this node does not lead: nothing was proposed.
+        Raises `Unavailable` when this node is not the leader: nothing was proposed.
         """
         if not self._leads:
-            raise Unavailable("this node does not lead")
+            raise Unavailable("this node is not the leader")
         proposals = decode_proposals(payload, trio.current_time() + PROPOSE_TIMEOUT_S)
         refusals = await self._judge(refusals_of, proposals, len(payload))
         batch = ProposalBatch(proposals)
@@ -175,7 +175,7 @@ class Admission:
         node was deposed meanwhile.
         """
         if not self._leads or node_id not in self._core.configuration.members():
-            raise Unavailable(f"this node does not lead node {node_id}")
+            raise Unavailable(f"this node is not the leader of node {node_id}")
         sent = decode_package(payload)
         # One command that no client can have asked for makes the whole package suspect.
         if not await self._judge(are_of_clients, sent.commands, len(payload)):
@@ -187,7 +187,7 @@ class Admission:
         if self._takes_no_bytes and is_first and any(map(brings_bytes, sent.commands)):
             return encode_decision(Decision(is_full=True, is_disk_low=self.is_disk_low))
         if not self._leads:
-            raise Unavailable("this node no longer leads")
+            raise Unavailable("this node is no longer the leader")
         stamp = PackageStamp(
             node_id, sent.session_id, sent.sequence, sent.lowest, len(sent.commands)
         )

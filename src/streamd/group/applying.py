@@ -92,7 +92,7 @@ class Applier:
     def _fail_replaced(self, index: int) -> None:
         replaced = self._pending.get(index)
         if replaced is not None:
-            replaced.fail(Unavailable("another leader's entry took its place"))
+            replaced.fail(Unavailable("another leader's entry replaced it"))
 
     def fail_all(self, error: OutcomeUnknown) -> None:
         """Settle all proposals with an error. Their entries may still commit and be applied."""

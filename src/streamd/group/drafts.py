@@ -96,7 +96,7 @@ class Drafting:
         elif self._core.role == Role.LEADER:
             self._leaders.append(proposal)
         else:
-            raise Unavailable("this node does not lead")
+            raise Unavailable("this node is not the leader")
 
     def add_foreign(self, package: ForeignPackage) -> None:
         """Queue another node's package for an entry. Raises `Unavailable`."""
@@ -139,7 +139,7 @@ class Drafting:
         return Draft(proposals, own, foreign, self._packages)
 
     def _draft_fresh(self, max_commands: int, max_bytes: int) -> Draft | None:
-        """As `draft` while nothing but new commands of this node waits: always on a single node,
+        """Draft like `draft`, if only new commands of this node wait: always so on a single node,
         and mostly on others."""
         if not (self._queue and self._takes_fresh):
             return None
@@ -157,7 +157,7 @@ class Drafting:
     def leadership_lost(self) -> None:
         """Fail the commands that only the leader may propose; other nodes turn to the next
         leader."""
-        elsewhere = Unavailable("this node no longer leads")
+        elsewhere = Unavailable("this node is no longer the leader")
         # Not the queue of this node's own commands: `Forwarding` sends those to the next leader.
         self._foreign.refuse_all(elsewhere)
         fail_all(self._opener.take() + self._leaders, elsewhere)
@@ -224,7 +224,7 @@ class PendingEntry:
         if not self.packages:
             return
         first_foreign = len(self.packages) - len(self.foreign)
-        # From the end: how many commands come before the packages, only their leader knew.
+        # Counted from the end: only the leader knew how many commands precede the packages.
         end = len(outcomes) - sum(stamp.count for stamp in self.packages)
         for place, stamp in enumerate(self.packages):
             start, end = end, end + stamp.count

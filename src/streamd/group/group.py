@@ -81,7 +81,7 @@ class Group:
         self._listener = listener
         self._peers = peers or NoPeers()
         self._configuration: Configuration | None = None
-        # After a refusal by the core, nothing is proposed until the next tick.
+        # Set when the core refuses a proposal, until the next tick.
         self._proposing_pauses = False
         self._loop = TurnLoop(self._turn)
         self._wake = self._loop.wake

@@ -77,7 +77,8 @@ class LogFormats:
 
 
 def lacking(understood: int, needed: int) -> str:
-    """In words, what a node lacks that understands the log only up to a format."""
+    """A list, in words, of the features that a node lacks if it understands the log up to a
+    format."""
     return ", ".join(
         what for number, what in ADDED_BY_FORMAT.items() if understood < number <= needed
     )

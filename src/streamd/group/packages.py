@@ -204,7 +204,7 @@ class OwnPackages:
                     "no leader reported the write's outcome in time"
                 )
             else:
-                late, error = now, Unavailable("no leader took the write in time")
+                late, error = now, Unavailable("no leader accepted the write in time")
             fail_all([one for one in package.proposals if one.deadline <= late], error)
             if all(one.deadline <= late for one in package.proposals):
                 self._forget(package)

@@ -49,7 +49,7 @@ class NoRoom(Unavailable):
 
 
 class DiskLow(NoRoom):
-    """As `NoRoom`, because the leader's disk is nearly full; see `DISK_LOW`."""
+    """No room, because the leader's disk is nearly full; see `DISK_LOW`."""
 
 
 # Between processes an error is its text, so this one is recognised by it.
@@ -174,7 +174,7 @@ def refusal_of(command: Command) -> Settled | None:
         # They name the term of the leader that made them, which is not this leader's.
         return outcome.Value(Outcome(Result.STALE))
     if is_of_leader(command):
-        return outcome.Error(Unavailable("only the leader makes such commands"))
+        return outcome.Error(Unavailable("only the leader may propose such commands"))
     return None if fault(command) is None else outcome.Value(Outcome(Result.INVALID))
 
 
@@ -287,7 +287,7 @@ class ProposalQueue(Generic[W]):
         late = [one for one in self._waiting if one.deadline <= now]
         self._waiting = deque(one for one in self._waiting if one.deadline > now)
         self._let_go(late)
-        fail_all(late, Unavailable("no leader took the write in time"))
+        fail_all(late, Unavailable("no leader accepted the write in time"))
 
     def refuse_all(self, error: Unavailable) -> None:
         """Fail everything that waits."""

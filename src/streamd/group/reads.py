@@ -42,7 +42,7 @@ class GroupReads:
         self._flusher = flusher
 
     def may_read_now(self) -> bool:
-        """Whether a read of the state as it is now is linearizable without asking any peer."""
+        """Whether reading the present state is linearizable without a round to the peers."""
         # A node that restarts commits its whole log a turn before it has applied it.
         index = self._core.local_read_index()
         return index is not None and index <= self._core.applied_index

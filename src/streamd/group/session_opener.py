@@ -167,13 +167,13 @@ class SessionOpener:
     async def open(self, node_id: int, request: SessionRequest) -> SessionAnswer:
         """The node's session after its request."""
         if self._core.role != Role.LEADER:
-            raise Unavailable("this node does not lead")
+            raise Unavailable("this node is not the leader")
         if self._refuses():
             return SessionAnswer(True)
         if not self._may_open():
-            raise Unavailable("this leader has not applied all that was decided before it")
+            raise Unavailable("this leader has not applied all entries of earlier terms")
         if len(self.waiting) >= _MAX_WAITING:
-            raise Unavailable("too many nodes are asking for sessions")
+            raise Unavailable("too many nodes are requesting sessions")
         command = OpenSession(node_id, request.nonce, request.replaces)
         proposal = Proposal(command, 0, trio.current_time() + _OPEN_TIMEOUT_S)
         self.waiting.append(proposal)

@@ -26,7 +26,7 @@ FLUSH_PARTS_BYTES = 1024 * 1024
 FLOOR_INTERVAL_S = 1.0
 # The log is cut each time this much was added, at the place where it ended the time before.
 CHECKPOINT_BYTES = 32 * 1024 * 1024
-# For followers that lag more the log is kept longer, up to this many times as much.
+# The log is kept for followers that lag more, up to this many checkpoints.
 MAX_CHECKPOINTS_KEPT = 16
 
 
@@ -59,7 +59,7 @@ class StateFlusher:
         self._awaited_index = 0
         # Held by a flush, and during the installation of a Raft snapshot.
         self.exclusive = trio.Lock()
-        self._gathers = False  # Then not every change wakes it.
+        self._gathers = False  # While True, not every change wakes the flusher.
         self._log_bytes = 0
         # Places where the log may be cut, oldest first, about `CHECKPOINT_BYTES` of log apart.
         self._checkpoints = deque([state.stored_index])

@@ -74,7 +74,7 @@ class Stores:
         recovering: bool,
         group_id: int,
     ) -> Stores:
-        """As `open`; raises `OSError`, too."""
+        """Open the stores like `open`; may also raise `OSError`."""
         name = cluster.name if cluster is not None else None
         joining = cluster is not None and name is not None and node_id != cluster.bootstrap_node_id
         data_dir = DataDir.open(path, node_id, cluster_name=name or "", joining=joining)

@@ -82,7 +82,7 @@ class Writer:
 
     def install(self, meta: SnapshotMeta) -> None:
         """Install a received Raft snapshot once everything handed out before is stored."""
-        assert self._installing is None, "one installation at a time"
+        assert self._installing is None, "a Raft snapshot is already being installed"
         self._installing = meta
 
     async def open_snapshot(self, snapshot_id: int, *, only_hot: bool) -> SnapshotSource:

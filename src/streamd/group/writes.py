@@ -59,7 +59,7 @@ class GroupWrites:
     def submit(
         self, command: Command, size: int = 0, tell: Callable[[Settled], None] | None = None
     ) -> Proposal:
-        """As `propose`, without waiting: `tell` gets what the caller of `propose` would.
+        """Propose without waiting; `tell` is called with the result or error of `propose`.
 
         It is called in a turn of the group, before the next batch goes to the disk, so it must be
         quick. Raises `Unavailable`; then it is never called.
@@ -80,7 +80,7 @@ class GroupWrites:
         limit at which all writes wait.
         """
         if not await self._view.wait_for(lambda: self._flusher.has_room, PROPOSE_TIMEOUT_S):
-            raise Unavailable("too many changes are waiting to be stored on this node's disk")
+            raise Unavailable("too many changes are waiting to be written to this node's disk")
 
     def abandon_upload(self, upload_id: int) -> None:
         """Remove an upload through the log, at some later time."""

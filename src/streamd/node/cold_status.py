@@ -10,6 +10,7 @@ import msgspec
 import trio
 
 from streamd.backup.archive import Archive
+from streamd.backup.scrub import Scrubber
 from streamd.node.node import Node
 from streamd.process.metrics import Metrics
 from streamd.storage.state_store import StateStore
@@ -156,51 +157,129 @@ def export(node: Node, metrics: Metrics) -> None:
     def of_each(value: Callable[[PeriodicTask[[]] | PeriodicTask[[LeaderTerm]]], float]) -> Values:
         return lambda: {task.name: value(task) for task in tasks(tier)}
 
-    gauge("cold_hot_bytes", "Not in the cold store yet.", lambda: header.header.hot_bytes)
-    gauge("cold_bytes", "In the cold store, and needed.", lambda: header.header.cold_bytes)
-    away = tier.cold.health
-    gauge("cold_unavailable", "Whether the store does not answer.", lambda: away.away_s is not None)
-    gauge("cold_backpressure", "Whether appends are refused.", lambda: node.group.admission.is_full)
-    stuck = node.flusher
-    gauge("cold_stuck_bytes", "That no object can hold, as known.", lambda: stuck.stuck_bytes)
-    held = node.evictor
-    gauge("cold_kept_bytes", "In the store, and kept here too.", lambda: held.held_bytes)
-    gauge("cold_cache_bytes", "Read from the store, in memory.", lambda: tier.reader.cached_bytes)
-    metrics.counter_by("task", "cold_failures", "Rounds that failed.", of_each(_failures))
-    metrics.gauge_by("task", "cold_failing", "Whether the last round failed.", of_each(_fails))
-    metrics.counter_by("what", "cold", "What the tier did on this node.", lambda: _counts(node))
-    scrubber = node.scrubber
-    gauge("cold_missing_objects", "That are needed.", lambda: scrubber.scrub.missing_count)
-    gauge("cold_damaged_objects", "As the scrub met.", lambda: scrubber.scrub.damaged_count)
-    gauge("cold_scrub_bytes", "Read in this pass.", lambda: scrubber.scrub.size)
-    gauge("cold_scrub_passes", "Made since ever.", lambda: scrubber.scrub.passes)
     gauge(
-        "cold_scrub_last_pass_time_seconds",
-        "When the last whole pass ended.",
-        lambda: scrubber.scrub.done_ms / 1000,
+        "cold_hot_bytes",
+        "Bytes that are not in the cold store yet.",
+        lambda: header.header.hot_bytes,
     )
+    gauge(
+        "cold_bytes",
+        "Bytes in the cold store that streams still refer to.",
+        lambda: header.header.cold_bytes,
+    )
+    away = tier.cold.health
+    gauge(
+        "cold_unavailable",
+        "1 if the cold store does not answer, else 0.",
+        lambda: away.away_s is not None,
+    )
+    gauge(
+        "cold_backpressure",
+        "1 if appends are refused because the hot limit is reached, else 0.",
+        lambda: node.group.admission.is_full,
+    )
+    stuck = node.flusher
+    gauge(
+        "cold_stuck_bytes",
+        "Bytes of records that are too large for any cold-store object.",
+        lambda: stuck.stuck_bytes,
+    )
+    held = node.evictor
+    gauge(
+        "cold_kept_bytes",
+        "Flushed bytes that are still kept on the local disk.",
+        lambda: held.held_bytes,
+    )
+    gauge(
+        "cold_cache_bytes",
+        "Bytes of cold-store objects in the read cache.",
+        lambda: tier.reader.cached_bytes,
+    )
+    metrics.counter_by(
+        "task", "cold_failures", "Failed rounds of each task of the cold store.", of_each(_failures)
+    )
+    metrics.gauge_by(
+        "task",
+        "cold_failing",
+        "1 if the last round of a task of the cold store failed, else 0.",
+        of_each(_fails),
+    )
+    metrics.counter_by(
+        "what",
+        "cold",
+        "Work of the cold store done by this node, by kind.",
+        lambda: _counts(node),
+    )
+    _export_scrub(node.scrubber, metrics)
     if node.archive is not None:
         _export_archive(node.archive, metrics)
+
+
+def _export_scrub(scrubber: Scrubber, metrics: Metrics) -> None:
+    """Register the metrics of the scrub."""
+    gauge = metrics.gauge
+    gauge(
+        "cold_missing_objects",
+        "Objects that are needed and missing from the cold store.",
+        lambda: scrubber.scrub.missing_count,
+    )
+    gauge(
+        "cold_damaged_objects",
+        "Damaged objects found by the current pass of the scrub.",
+        lambda: scrubber.scrub.damaged_count,
+    )
+    gauge(
+        "cold_scrub_bytes",
+        "Bytes read by the current pass of the scrub.",
+        lambda: scrubber.scrub.size,
+    )
+    gauge("cold_scrub_passes", "Completed passes of the scrub.", lambda: scrubber.scrub.passes)
+    gauge(
+        "cold_scrub_last_pass_time_seconds",
+        "Unix time at which the scrub last completed a pass.",
+        lambda: scrubber.scrub.done_ms / 1000,
+    )
 
 
 def _export_archive(archive: Archive, metrics: Metrics) -> None:
     """Register the metrics of the archive. What only the leader knows is NaN elsewhere."""
     gauge = metrics.gauge
-    gauge("archive_index", "The last log entry archived.", lambda: archive.archived.index)
-    gauge("archive_lag_entries", "Applied, not archived yet.", lambda: archive.lag_entries)
-    gauge("archive_lag_bytes", "Of the log, not archived yet.", lambda: archive.lag_bytes)
-    gauge("archive_lag_seconds", "From there to the last entry.", lambda: archive.lag_ms / 1000)
+    gauge(
+        "archive_index",
+        "Index of the last log entry in the archive.",
+        lambda: archive.archived.index,
+    )
+    gauge(
+        "archive_lag_entries",
+        "Log entries that are applied and not archived yet.",
+        lambda: archive.lag_entries,
+    )
+    gauge(
+        "archive_lag_bytes",
+        "Bytes of log entries that are not archived yet.",
+        lambda: archive.lag_bytes,
+    )
+    gauge(
+        "archive_lag_seconds",
+        "Seconds between the last archived entry and the last entry of the log.",
+        lambda: archive.lag_ms / 1000,
+    )
     gauge(
         "archive_last_segment_time_seconds",
-        "When the last entry archived was written.",
+        "Unix time of the last archived log entry.",
         lambda: archive.archived.time_ms / 1000,
     )
     gauge(
         "archive_last_snapshot_time_seconds",
-        "Of when the newest snapshot of the state is.",
+        "Unix time of the newest state snapshot in the archive.",
         lambda: _snapshot_time_s(archive),
     )
-    metrics.gauge_by("alarm", "archive_alarm", "What cannot be restored.", lambda: _alarms(archive))
+    metrics.gauge_by(
+        "alarm",
+        "archive_alarm",
+        "1 for each reason why the archive cannot restore the cluster.",
+        lambda: _alarms(archive),
+    )
 
 
 def _snapshot_time_s(archive: Archive) -> float:

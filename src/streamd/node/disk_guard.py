@@ -33,7 +33,7 @@ log = structlog.get_logger("streamd.storage")
 
 
 class DiskSpace(NamedTuple):
-    """Of a file system, in bytes; `free` is what an unprivileged process may still take."""
+    """Space of a file system in bytes; `free` is what an unprivileged process may still use."""
 
     free: int
     total: int
@@ -102,12 +102,12 @@ class DiskGuard:
         """Register the metrics."""
         metrics.gauge(
             "disk_free_bytes",
-            "Free space of the data directory's file system.",
+            "Free bytes of the data directory's file system.",
             lambda: float("nan") if self.free_bytes is None else self.free_bytes,
         )
         metrics.gauge(
             "disk_low",
-            "Whether less than storage.min_free_bytes is free, and writes are refused.",
+            "1 if less than storage.min_free_bytes is free and writes are refused, else 0.",
             lambda: self.is_low,
         )
 
@@ -122,11 +122,12 @@ class DiskGuard:
     def _judge(self, free: int) -> None:
         least = self.min_free_bytes
         if self.is_low and free >= least + least // _HYSTERESIS:
-            log.info("the disk has room again: writes are taken", free_bytes=free)
+            log.info("the disk has room again: writes are accepted", free_bytes=free)
             self._admission.is_disk_low = False
         elif not self.is_low and free < least:
             log.error(
-                "the disk is nearly full: a node that leads refuses writes; make room",
+                "the disk is nearly full: this node refuses writes while it is "
+                "the leader; make room",
                 free_bytes=free,
                 min_free_bytes=least,
             )

@@ -1,7 +1,8 @@
 """Operations of the leader, and reports of what only it knows, which any node may be asked for.
 
-A node that does not lead forwards them over the peer port, as it does writes. It needs no address
-of the leader for that, which may serve operations on a loopback address only (``admin.listen``).
+A node that is not the leader forwards them over the peer port, as it does writes. It needs no
+address of the leader for that, which may serve operations on a loopback address only
+(``admin.listen``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from streamd.tiering.tier import ColdTier, LeaderTerm
 from streamd.transport.errors import RequestRefused
 
 COLD_WORK = ("flush", "gc", "scrub")
-# For what another node can only tell about itself: not worth a long wait.
+# Timeout for a node's report about itself, which is not worth a long wait.
 _REPORT_TIMEOUT_S = 3.0
 
 Found = dict[str, Any]
@@ -102,12 +103,12 @@ class LeaderOperations:
         if tier is None:
             raise Unavailable("the leader has no cold store")
         if tier.lead is None:
-            raise Unavailable("this node does not lead")
+            raise Unavailable("this node is not the leader")
         return tier, tier.lead
 
     async def _status(self) -> Found:
         if not self._node.group.view.leads:
-            raise Unavailable("this node does not lead")
+            raise Unavailable("this node is not the leader")
         return status.report(self._node)
 
     async def _cold(self) -> Found:

@@ -278,7 +278,7 @@ class Node:
         return self.log_formats.may_use(TOKENS_FORMAT)
 
     def may_have_limits(self) -> bool:
-        """As `may_have_tokens`, for limits."""
+        """Whether all members understand commands about limits."""
         return self.log_formats.may_use(LIMITS_FORMAT)
 
     def is_ready(self) -> bool:

@@ -153,13 +153,13 @@ class Reads:
                 raise OffsetMismatch
 
     def read_now(self, stream: Stream, window: Window) -> Slice | None:
-        """As `read`, or None if the records are not in memory."""
+        """Read without waiting; None if the records are not in memory."""
         if window.at.record < stream.earliest.record:
             raise OffsetGone(stream.earliest)
         return self._state.read_recent(stream, window)
 
     async def read_pinned(self, stream: Stream, window: Window) -> Slice:
-        """As `read`, of a stream as it once was.
+        """Read from an earlier, pinned state of the stream, like `read`.
 
         `stream` is a copy whose ids are pinned: records trimmed since can still be read. Nothing of
         it is kept in memory. Raises `OffsetMismatch`, and as `read` a `ColdError`.

@@ -107,22 +107,34 @@ def export(node: Node, metrics: Metrics) -> None:
     """Register the metrics of the node and of its peers."""
     metrics.info(
         "build",
-        "The release of streamd, and the Python that runs it.",
+        "The releases of streamd and Python that this node runs; always 1.",
         {
             "version": __version__,
             "python": platform.python_version(),
         },
     )
     group, gauge = node.group, metrics.gauge
-    gauge("raft_term", "The node's Raft term.", lambda: group.view.term)
-    gauge("raft_role", "0 follower, 1 or 2 candidate, 3 leader.", lambda: group.view.role)
-    gauge("raft_commit_index", "The last committed log entry.", lambda: group.view.commit_index)
-    gauge("raft_applied_index", "The last applied log entry.", lambda: group.view.applied_index)
-    gauge("streams", "Streams that exist.", lambda: node.group.state.header.streams)
+    gauge("raft_term", "Current Raft term of this node.", lambda: group.view.term)
+    gauge(
+        "raft_role",
+        "Raft role of this node: 0 follower, 1 or 2 candidate, 3 leader.",
+        lambda: group.view.role,
+    )
+    gauge(
+        "raft_commit_index",
+        "Index of the last committed log entry.",
+        lambda: group.view.commit_index,
+    )
+    gauge(
+        "raft_applied_index",
+        "Index of the last applied log entry.",
+        lambda: group.view.applied_index,
+    )
+    gauge("streams", "Streams in this node's state.", lambda: node.group.state.header.streams)
     metrics.counter_by(
         "what",
         "peer_refused",
-        "What peers sent that no correct peer sends, and that was refused.",
+        "Peer messages refused because no correct peer sends them.",
         lambda: _refused(node),
     )
     _export_limits(node, metrics)
@@ -131,7 +143,7 @@ def export(node: Node, metrics: Metrics) -> None:
     if node.cluster is not None:
         gauge(
             "members_too_old",
-            "Members that run a release which does not understand the log.",
+            "Members whose release does not understand the log.",
             lambda: too_old_members(node),
         )
         _export_progress(node, metrics)
@@ -145,19 +157,20 @@ def _export_limits(node: Node, metrics: Metrics) -> None:
     metrics.gauge_by(
         "bucket",
         "bucket_bytes",
-        f"What each of the first {_MAX_BUCKETS} buckets with limits of their own keeps.",
+        f"Bytes stored in each of the first {_MAX_BUCKETS} buckets with limits of their own.",
         of_each(lambda bucket: bucket.size),
     )
     metrics.gauge_by(
         "bucket",
         "bucket_streams",
-        "How many streams they have, deleted ones that forks read included.",
+        "Streams in each bucket with limits of its own, including deleted ones "
+        "that forks still read.",
         of_each(lambda bucket: bucket.streams),
     )
     metrics.counter_by(
         "result",
         "quota_refusals",
-        "Commands that a quota refused, by result, as applied by this node.",
+        "Commands refused by a quota, by result, as applied by this node.",
         lambda: node.group.state.limits.refusals,
     )
 
@@ -190,19 +203,19 @@ def _export_progress(node: Node, metrics: Metrics) -> None:
     metrics.gauge_by(
         "peer",
         "peer_behind_entries",
-        "Log entries that a follower lacks; on the leader only.",
+        "Log entries that each peer lacks (leader only).",
         of_each(lambda peer: group.view.last_index - peer.match_index),
     )
     metrics.gauge_by(
         "peer",
         "peer_behind_bytes",
-        "Bytes of log entries that a follower lacks, about; on the leader only.",
+        "Approximate bytes of log entries that each peer lacks (leader only).",
         of_each(lambda peer: _lag_bytes(node, peer)),
     )
     metrics.gauge_by(
         "peer",
         "peer_last_contact_seconds",
-        "Since a follower last said something; on the leader only.",
+        "Seconds since the leader last received a message from each peer (leader only).",
         of_each(lambda peer: _last_contact_ms(node, peer) / 1000),
     )
 
@@ -214,21 +227,21 @@ def _export_connections(cluster: Cluster, metrics: Metrics) -> None:
     metrics.gauge_by(
         "peer",
         "peer_connected",
-        "Whether this node's connection to a peer stands.",
+        "1 if this node is connected to the peer, else 0.",
         of_each(lambda link: link.connected),
     )
     metrics.counter_by(
-        "peer", "peer_sent_bytes", "Bytes sent to a peer.", of_each(lambda link: link.sent_bytes)
+        "peer", "peer_sent_bytes", "Bytes sent to each peer.", of_each(lambda link: link.sent_bytes)
     )
     metrics.counter_by(
         "peer",
         "peer_received_bytes",
-        "Bytes received from a peer.",
+        "Bytes received from each peer.",
         of_each(lambda link: link.received_bytes),
     )
     metrics.counter_by(
         "peer",
         "peer_dropped_messages",
-        "Raft messages to a peer that were let go because too many waited.",
+        "Raft messages to each peer dropped because its queue was full.",
         of_each(lambda link: link.dropped_messages),
     )

@@ -58,7 +58,7 @@ class Catalog:
         self.segments = _of_kind(SegmentName, group_id, objects)
         self.manifests = _of_kind(ManifestName, group_id, objects)
         self.pieces = _of_kind(PieceName, group_id, objects)
-        # Pointers to where the archive ended once; the newest tells where it must reach.
+        # Pointers to former ends of the archive; segments must reach the newest.
         self.ends = _of_kind(EndName, group_id, objects)
         self.segments.sort(key=lambda one: (one.parsed.first_index, one.parsed.last_index))
         self.manifests.sort(key=lambda one: (one.parsed.log_index, one.parsed.snapshot_id))

@@ -25,12 +25,12 @@ def check_object_store(store: ObjectStore, unique: str, begun: list[str] | None 
     try:
         with _step(store, begun, "read"):
             if store.get(name, 0, len(content)) != content:
-                raise ObjectCorrupt("what was written is not what is read")
+                raise ObjectCorrupt("the store returned different bytes than were written")
             if store.get(name, 8, 6) != content[8:14]:
-                raise ColdRefused("it does not serve parts of objects (the Range header)")
+                raise ColdRefused("the store ignores the Range header")
         with _step(store, begun, "listed"):
             if name not in [found.name for found in store.page(name)]:
-                raise ColdRefused("what was written is not listed")
+                raise ColdRefused("the store does not list the object that was written")
     finally:
         with _step(store, begun, "deleted from"):
             store.delete([name])

@@ -31,7 +31,7 @@ from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.streams.model import LogPosition
 
 VERSION = 1
-# Of rows, before they are compressed.
+# The most bytes of rows in a piece, before compression.
 MAX_PIECE_BYTES = 32 * 1024 * 1024
 
 _PIECE = Head(b"SDSP", VERSION, "QQIIII", "a piece of a checkpoint")
@@ -132,17 +132,17 @@ def read_piece(manifest: Manifest, number: int, content: bytes) -> bytes:
     snapshot_id, stored_number, rows_size, rows_crc, body_size, body_crc = _PIECE.unpack(content)
     body = memoryview(content)[_PIECE.size :]
     if (snapshot_id, stored_number) != (manifest.of.snapshot_id, number):
-        raise ObjectCorrupt("a piece of another checkpoint, or another piece")
+        raise ObjectCorrupt("the piece belongs to another checkpoint, or has another number")
     check_body(body, body_size, body_crc, "a piece of a checkpoint")
     if rows_size > MAX_PIECE_BYTES:
         raise ObjectCorrupt(f"a piece of a checkpoint claims {rows_size} bytes of rows")
     try:
         # The decompressor allocates what the frame claims before it reads any of it.
         if zstandard.frame_content_size(body) != rows_size:
-            raise ObjectCorrupt("a piece of a checkpoint holds more or less than it says")
+            raise ObjectCorrupt("a piece of a checkpoint does not have the length in its head")
         rows = zstandard.ZstdDecompressor().decompress(body)
     except zstandard.ZstdError as error:
-        raise ObjectCorrupt("a piece of a checkpoint cannot be uncompressed") from error
+        raise ObjectCorrupt("a piece of a checkpoint cannot be decompressed") from error
     if len(rows) != rows_size or crc32c(rows) != rows_crc:
-        raise ObjectCorrupt("a piece of a checkpoint holds other rows than were put in")
+        raise ObjectCorrupt("the rows of a piece of a checkpoint do not match their checksum")
     return rows

@@ -48,7 +48,7 @@ class Head:
             raise ObjectCorrupt(f"this is not {self._what}")
         if version != self._version:
             raise ColdRefused(
-                f"{self._what} is of version {version}, which this streamd does not know"
+                f"{self._what} is of version {version}, which this release does not know"
             )
         return tuple(values)
 

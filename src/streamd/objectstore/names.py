@@ -158,4 +158,4 @@ def check_digest(name: str, content: bytes) -> None:
 def expect_digest(name: str, digest: str) -> None:
     """Raises `ObjectCorrupt` unless `digest`, that of an object's content, is the one in `name`."""
     if digest != name.rpartition(".")[0].rpartition("-")[2]:
-        raise ObjectCorrupt(f"{name} does not have the digest that it is named by")
+        raise ObjectCorrupt(f"{name} does not have the digest in its name")

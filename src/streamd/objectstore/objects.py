@@ -82,4 +82,6 @@ def check_put(name: str, content: bytes) -> None:
     was configured may be, so this is not a bug and must not end the node."""
     check_name(name)
     if len(content) > MAX_OBJECT_BYTES:
-        raise ColdRefused(f"{name} has {len(content)} bytes, more than an object may have")
+        raise ColdRefused(
+            f"{name} has {len(content)} bytes, which exceeds the limit for one object"
+        )

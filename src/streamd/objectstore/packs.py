@@ -3,7 +3,7 @@
 ::
 
     head     magic, version, group, term, number                          CRC-32C
-    slices   each: CRC-32C, stream id, length; the chunk as it is stored
+    slices   each: CRC-32C, stream id, length; the stored chunk
     footer   the place and content of each slice
     end      the footer's length and CRC-32C, magic                       CRC-32C
 
@@ -124,7 +124,7 @@ def decode_slice(ref: SliceRef, content: bytes | memoryview) -> Chunk:
         raise ObjectCorrupt(f"a slice of stream {ref.stream_id} holds impossible record numbers")
     found = _ref(stream_id, chunk, ref.offset, ref.length, crc, ref.digest)
     if found != ref or sum(chunk.lengths) != len(chunk.data):
-        raise ObjectCorrupt(f"a slice holds {found} where {ref} was expected")
+        raise ObjectCorrupt(f"a slice holds {found} instead of {ref}")
     return chunk
 
 
@@ -170,7 +170,7 @@ def read_pack(content: bytes) -> PackContents:
             raise ObjectCorrupt("a pack's slices do not lie end to end")
         expected += ref.length
     if expected != end_at - footer_bytes:
-        raise ObjectCorrupt("a pack holds more or less than its footer says")
+        raise ObjectCorrupt("a pack's slices do not end where its footer begins")
     return PackContents(group_id, term, number, slices)
 
 

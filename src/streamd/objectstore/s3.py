@@ -230,7 +230,7 @@ class S3Store:
         except S3Error as error:
             raise _from_code(error, what) from error
         except InvalidResponseError as error:
-            # Not from the store itself but from a proxy or web server in its place.
+            # The answer comes from a proxy or web server, not from the store itself.
             status = error._code
             kind = ColdRefused if status in (401, 403, 404, 405) else ColdUnavailable
             raise kind(f"{what}: HTTP status {status} without an explanation") from error
@@ -244,7 +244,9 @@ class S3Store:
             raise ColdUnavailable(f"{what}: {error}") from error
         except (ValueError, SyntaxError, LookupError, TypeError, AttributeError) as error:
             # The client parses answers without checking them first.
-            raise ColdUnavailable(f"{what}: an answer that makes no sense: {error}") from error
+            raise ColdUnavailable(
+                f"{what}: malformed response from the object store: {error}"
+            ) from error
 
 
 class _UsualPlaces(ChainedProvider):
@@ -273,9 +275,9 @@ def _provider(
 
 def _from_code(error: S3Error, what: str) -> ColdError:
     if error.code in ("NoSuchKey", "NoSuchObject"):
-        return ObjectMissing(f"{what}: it is not there")
+        return ObjectMissing(f"{what}: the object does not exist")
     if error.code == "InvalidRange":
-        return ObjectCorrupt(f"{what}: it ends before the bytes wanted")
+        return ObjectCorrupt(f"{what}: the object ends before the requested bytes")
     if error.code == "InternalError":
         return StoreFaulty(f"{what}: {error.code}: {error.message}")
     return _refused_or_unavailable(error.code, error.message, what)

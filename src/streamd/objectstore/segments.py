@@ -135,7 +135,8 @@ class SegmentWriter:
         """
         if len(entry.payload) > MAX_ENTRY_BYTES:
             raise ColdRefused(
-                f"entry {entry.index} has {len(entry.payload)} bytes, more than an object may have"
+                f"entry {entry.index} has {len(entry.payload)} bytes, which "
+                "exceeds the limit for one object"
             )
         position = next_position(self.last, self._group_id, entry)
         head = _ENTRY.pack(entry.term, entry.kind, position.chain, len(entry.payload))
@@ -203,7 +204,7 @@ def read_entries(content: bytes) -> Iterator[tuple[Entry, LogPosition]]:
                 raise ObjectCorrupt(f"entry {entry.index} of a log segment breaks the chain")
             yield entry, position
         if source.left or position != head.last:
-            raise ObjectCorrupt("a log segment does not end as its head says")
+            raise ObjectCorrupt("the last entry of a log segment does not match its head")
 
 
 def cluster_of_segment(content: bytes) -> str | None:
@@ -233,15 +234,15 @@ class _Exactly:
         """Exactly `size` bytes. Raises `ObjectCorrupt` if there are fewer."""
         parts: list[bytes] = []
         if size > self.left:
-            raise ObjectCorrupt("a log segment is longer inside than its head says")
+            raise ObjectCorrupt("a log segment's entries are longer than its head says")
         self.left -= size
         while size:
             try:
                 part = self._reader.read(min(size, _READ_BYTES))
             except zstandard.ZstdError as error:
-                raise ObjectCorrupt(f"a log segment cannot be uncompressed: {error}") from error
+                raise ObjectCorrupt(f"a log segment cannot be decompressed: {error}") from error
             if not part:
-                raise ObjectCorrupt("a log segment is shorter inside than its head says")
+                raise ObjectCorrupt("a log segment's entries are shorter than its head says")
             parts.append(part)
             size -= len(part)
         return b"".join(parts)

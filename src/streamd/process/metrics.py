@@ -122,39 +122,43 @@ class _Families(Collector):
         """Called by the registry at each scrape."""
         metrics = self._metrics
         requests = CounterMetricFamily(
-            "streamd_http_requests", "HTTP requests answered.", labels=("route", "method", "status")
+            "streamd_http_requests",
+            "HTTP requests answered by this node.",
+            labels=("route", "method", "status"),
         )
         for (route, method, status), count in metrics.requests.items():
             requests.add_metric((route, method, str(status)), count)
         yield requests
         yield metrics.append_latency.family(
             "streamd_append_latency_seconds",
-            "Time from the arrival of an append to its acknowledgement.",
+            "Seconds from the arrival of an append to its acknowledgement.",
         )
         yield metrics.fsync_latency.family(
-            "streamd_fsync_latency_seconds", "Time of one synced write of the log."
+            "streamd_fsync_latency_seconds", "Seconds that one synced write of the log takes."
         )
         yield metrics.commit_batch.family(
-            "streamd_commit_batch_commands", "Commands that shared one log entry."
+            "streamd_commit_batch_commands", "Commands in one log entry."
         )
         yield CounterMetricFamily(
             "streamd_packages_resent",
-            "Packages of writes sent to the log again, because a leader or connection was lost.",
+            "Packages of writes proposed again after a leader or connection was lost.",
             metrics.packages_resent,
         )
         yield CounterMetricFamily(
-            "streamd_sessions_opened", "Sessions this node has opened.", metrics.sessions_opened
+            "streamd_sessions_opened",
+            "Write sessions opened by this node.",
+            metrics.sessions_opened,
         )
         yield CounterMetricFamily(
             "streamd_outcomes_unknown",
-            "Writes that were answered before their outcome was known.",
+            "Writes answered with OUTCOME_UNKNOWN.",
             metrics.outcomes_unknown,
         )
         yield CounterMetricFamily(
-            "streamd_http_received_bytes", "Bytes read from clients.", metrics.bytes_in
+            "streamd_http_received_bytes", "Bytes received from HTTP clients.", metrics.bytes_in
         )
         yield CounterMetricFamily(
-            "streamd_http_sent_bytes", "Bytes written to clients.", metrics.bytes_out
+            "streamd_http_sent_bytes", "Bytes sent to HTTP clients.", metrics.bytes_out
         )
         for name, (text, info) in metrics.infos.items():
             told = GaugeMetricFamily(f"streamd_{name}_info", text, labels=tuple(info))

@@ -42,7 +42,7 @@ def is_open_to_others(path: Path) -> bool:
 def close_to_others(directory: Path) -> bool:
     """Withdraw the permissions of the group and others. Returns whether there were any.
 
-    A directory such as ``/tmp``, where anyone may make files, stays as it is: it is not a node's
+    A directory such as ``/tmp``, where anyone may make files, keeps its mode: it is not a node's
     own. Raises `OSError`.
     """
     mode = stat.S_IMODE(directory.stat().st_mode)

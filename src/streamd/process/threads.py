@@ -76,8 +76,9 @@ async def in_thread_or_left(
     *args: *Args,
     limiter: trio.CapacityLimiter | None = None,
 ) -> T:
-    """As `in_thread`, but a cancelled caller leaves the call to end by itself: for calls that may
-    be repeated, and that wait for another machine. The limiter still counts the call."""
+    """Run a call in a thread; a cancelled caller abandons it, and the call ends by itself. For
+    calls that may be repeated and that wait for another machine. The limiter still counts the
+    call."""
     return await trio.to_thread.run_sync(call, *args, limiter=limiter, abandon_on_cancel=True)
 
 
@@ -95,8 +96,8 @@ async def own_thread() -> AsyncIterator[OneThread]:
 
 
 class _OwnThread:
-    """The thread tells that a call has ended through a descriptor, for which a task waits as it
-    does for a socket: Trio's own way takes a lock, a callback and another task."""
+    """The thread signals the end of a call through a descriptor, on which a task waits as on a
+    socket: Trio's own way takes a lock, a callback and another task."""
 
     def __init__(self) -> None:
         self._free = trio.Semaphore(1)
@@ -131,7 +132,7 @@ class _OwnThread:
     async def _end(self) -> Any:
         """Wait for the call under way."""
         try:
-            # Not for the outcome, which is there a moment before the descriptor tells of it.
+            # Wait for the descriptor, not for the outcome, which is put a moment earlier.
             with trio.CancelScope(shield=True):
                 await trio.lowlevel.wait_readable(self._ended)
             os.eventfd_read(self._ended)
@@ -148,5 +149,5 @@ class _OwnThread:
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
             self._outcomes.put(outcome.capture(call))
-            # Not by `write`: tests let those fail that go to a disk.
+            # `writev`, because tests make `write` fail.
             os.writev(self._ended, [_ONE])

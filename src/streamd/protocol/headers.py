@@ -111,7 +111,7 @@ STREAM_EXPIRES_AT = Header(
         "The stream ends at this time. Excludes Stream-TTL.",
         {"type": "string", "format": "date-time"},
     ),
-    response=Use("When the stream ends, as it was given.", TEXT),
+    response=Use("When the stream ends, in the form that the client gave.", TEXT),
     single=True,
 )  # fmt: skip
 STREAM_SSE_DATA_ENCODING = Header(

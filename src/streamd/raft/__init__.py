@@ -1,4 +1,4 @@
-"""Consensus, without I/O: told what happened, the core says what to store, send and apply.
+"""Consensus, without I/O: given what happened, the core returns what to store, send and apply.
 
 `core.Core` is one node of one group (Diego Ongaro's thesis; "thesis" in docstrings names its
 sections). Its surroundings, the *shell*, call an input (`step` for a message, `propose`, `read`,

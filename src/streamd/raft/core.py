@@ -299,7 +299,7 @@ class Core:
 
         If so, the log does not change until `restore`: entries that arrived meanwhile would be
         confirmed and then discarded with the log. The shell first finishes the writes under way,
-        then installs. If not, this node has all of it, and the leader may be told that the
+        then installs. If not, this node has all of it, and the leader may be notified that the
         snapshot has arrived.
 
         A log that holds the snapshot's last entry holds all of it, and maybe later entries that
@@ -342,8 +342,8 @@ class Core:
     def ready(self, *, announce: bool = True) -> Ready | None:
         """What is to be done now, or None.
 
-        Without `announce` the other members are not told of commits by a message that says nothing
-        else. Entries and heartbeats tell them as well.
+        Without `announce`, no message is sent only to notify the other members of commits: entries
+        and heartbeats do that, too.
         """
         state = self._state
         committed = self._log.take_committed(self._settings.max_committed_bytes)

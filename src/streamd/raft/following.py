@@ -78,7 +78,7 @@ def _take_over(state: State, entries: list[Entry]) -> None:
 
 def follow_heartbeat(state: State, heartbeat: Heartbeat) -> None:
     """Raises `RaftViolation` when the log lost entries that this node has confirmed. If the node
-    knows of the loss, it tells the leader instead."""
+    knows of the loss, it reports the loss to the leader instead."""
     log = state.log
     state.vote_eligibility.heard_leader(heartbeat.last_index, heartbeat.life)
     state.lag.heard(heartbeat.last_index)

@@ -149,7 +149,7 @@ class TransferInProgress(CoreRefused):
     """Leadership is being transferred to node `to`. Nothing was appended; try again soon."""
 
     def __init__(self, to: int) -> None:
-        super().__init__(f"leadership is being handed to node {to}")
+        super().__init__(f"leadership is being transferred to node {to}")
         self.to = to
 
 

@@ -32,8 +32,8 @@ from streamd.raft.transfer import Transfer
 class Leadership:
     """Begins with the election and ends with the first sign of a later term.
 
-    The leader's own log counts towards a majority only as far as it is stored, so the followers
-    may commit an entry that the leader is still writing.
+    The leader's own log counts towards a majority only up to its last stored entry, so the
+    followers may commit an entry that the leader is still writing.
     """
 
     def __init__(self, state: State) -> None:
@@ -199,7 +199,7 @@ class Leadership:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is a commit of which not all members have been told."""
+        """Whether some member has not been notified of the latest commit."""
         return self._commit_is_news and bool(self.replication.progress)
 
     def announce(self) -> None:
@@ -216,7 +216,8 @@ class Leadership:
         if reply.sender not in self.replication.progress:
             return
         if reply.match_index > self._state.log.last_index:
-            # Of this term and of this log, whose end never moves back: no follower can hold more.
+            # The reply is of this term, in which this log's end never moves back: no follower can
+            # hold more.
             self._state.refused_messages += 1
             return
         if self.replication.on_accepted(reply):

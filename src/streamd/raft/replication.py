@@ -137,7 +137,8 @@ class Replication:
                 self.to(member)
 
     def tell_commit(self, member: int) -> None:
-        """Tell a follower of the commits that it is known to hold, unless it has been told."""
+        """Notify a follower of commits that its log is known to hold, unless it was notified
+        before."""
         state = self._state
         progress = self.progress[member]
         commit_index = min(state.log.commit_index, progress.match_index)

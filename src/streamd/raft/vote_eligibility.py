@@ -29,7 +29,7 @@ class VoteEligibility:
         self.may_vote = may_vote
         self.life = NO_LIFE if may_vote else random.randrange(NO_LIFE + 1, 2**32)
         self._trusted_from_index = trusted_from_index
-        # None until a leader has told; that of a later leader may be shorter.
+        # None until a leader has reported its log's end; a later leader's log may be shorter.
         self._leader_last_index: int | None = None
 
     def heard_leader(self, last_index: int, life: int) -> None:

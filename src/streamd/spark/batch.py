@@ -1,4 +1,4 @@
-"""``spark.read.format("streamd")``: streams as they are when the query is planned."""
+"""``spark.read.format("streamd")``: the streams' content when the query is planned."""
 
 from __future__ import annotations
 

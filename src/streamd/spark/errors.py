@@ -38,7 +38,7 @@ class TooManyStreams(Exception):
 
 
 class BadRecord(Exception):
-    """In mode failfast, a record does not fit the schema."""
+    """A record does not fit the schema (raised in mode failfast)."""
 
 
 class NotUnderstood(Exception):

@@ -116,7 +116,7 @@ def _limit(options: Options) -> ReadLimit:
     records = given.whole_number(options, MAX_RECORDS, least=1, most=_MOST)
     size = given.whole_number(options, MAX_BYTES, least=1, most=_MOST)
     if records is not None and size is not None:
-        raise BadOption(f"options {MAX_RECORDS} and {MAX_BYTES} exclude each other")
+        raise BadOption(f"options {MAX_RECORDS} and {MAX_BYTES} cannot be combined")
     if records is not None:
         return ReadMaxRows(records)
     return ReadAllAvailable() if size is None else ReadMaxBytes(size)

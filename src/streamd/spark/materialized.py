@@ -173,7 +173,7 @@ class _Columns:
 
 
 def _text(value: bytes) -> str | None:
-    """A value in a column of strings: a string, or else the JSON as it was sent."""
+    """The text for a string column: a string's value, or the JSON text of any other value."""
     if value.startswith(b'"') or value == b"null":
         found: str | None = parse(value)
         return found

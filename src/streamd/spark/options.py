@@ -20,7 +20,7 @@ _V1 = "/v1/stream/"
 SERVER = ("url", "cacert", "token", "retry_for_s")
 STORE = OF_SOURCES
 WHERE = SERVER + STORE
-# Which of them.
+# Options that select the streams.
 WHICH = ("stream", "streams", "bucket", "prefix")
 
 
@@ -91,10 +91,10 @@ def choice(options: Options, name: str, choices: Iterable[str]) -> str:
 
 
 def urls(options: Options) -> list[str]:
-    """Option `url`: a server, or several nodes of a cluster with commas between."""
+    """Option `url`: URLs of one or more nodes of a cluster, separated by commas."""
     value = text(options, "url")
     if value is None:
-        raise BadOption("option url is missing: name a server, or several with commas between")
+        raise BadOption("option url is missing: name one or more servers, separated by commas")
     found = [url.strip() for url in value.split(",")]
     for url in found:
         if not url.startswith(("http://", "https://")) or not url.partition("://")[2].strip("/"):

@@ -20,7 +20,8 @@ class Place(NamedTuple):
     stores: Stores | None
 
     def open(self, turn: int = 0, *, met: bool = False) -> Streams:
-        """For task number `turn`: tasks spread over the nodes. `met` as in `client_of`."""
+        """Open the streams for task number `turn`; tasks are spread over the nodes. `met` goes to
+        `client_of`."""
         if self.servers is not None:
             return Remote(client_of(self.servers, turn, met=met))
         # A reader of servers needs no client for S3, which takes long to import.
@@ -35,14 +36,14 @@ def place_of(options: Options) -> Place:
     chosen = [name for name in ("url", "store") if name in options]
     if len(chosen) != 1:
         raise BadOption(
-            "say where the streams are with option url, a server or several with commas between, "
+            "say where the streams are with option url, servers separated by commas, "
             "or with option store, a DIRECTORY or s3://BUCKET/PREFIX"
             + (", not with both" if chosen else "")
         )
     stray = given.STORE if chosen == ["url"] else given.SERVER
     for name in stray:
         if name in options:
-            raise BadOption(f"option {name} does not go with option {chosen[0]}")
+            raise BadOption(f"option {name} cannot be combined with option {chosen[0]}")
     if chosen == ["url"]:
         servers = Servers(
             tuple(given.urls(options)),

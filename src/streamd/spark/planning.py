@@ -29,7 +29,7 @@ def plan(streams: Streams, ranges: Iterable[Range], partition_bytes: int) -> lis
 
 
 def packed(streams: Streams, ranges: Iterable[Range], partition_bytes: int) -> list[Part]:
-    """The ranges as they are, put together into tasks."""
+    """Group ranges, uncut, into tasks of about `partition_bytes` each."""
     parts: list[Part] = []
     gathered: list[Range] = []
     size = 0

@@ -1,4 +1,4 @@
-"""Streams in a cold store, without any server: as they are in its newest state.
+"""Streams in a cold store, without any server, at its newest state.
 
 A checkpoint of a state names each stream and the slices in packs that hold its old records; rows of
 its own hold the records that no pack has. The driver reads the rows twice, for the streams and for
@@ -82,7 +82,7 @@ def piece_rows(store: Store, name: str) -> bytes:
 
 
 class _Home(NamedTuple):
-    """Records `start` to before `end` of a stream are records of `stream_id`; the last one ends at
+    """Records [`start`, `end`) of a stream are records of `stream_id`; the last one ends at
     `end_byte`."""
 
     stream_id: int

@@ -28,7 +28,7 @@ class Described(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where a store has the records `start` to before `end` of some stream.
+    """Where a store has the records [`start`, `end`) of some stream.
 
     `parts` are objects, each with the start and number of its bytes: a slice of a pack, or a chunk
     in the rows of a state's pieces. With `end_byte` the last record ends there.
@@ -50,7 +50,7 @@ class Located(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Records of a stream, from `start` to before `end`, of about `size` bytes."""
+    """The records in [`start`, `end`) of a stream, of about `size` bytes."""
 
     name: str
     incarnation: str

@@ -35,7 +35,7 @@ class CollectionDefinition(Generic[T]):
 
     `key` is the field of the value that repeats the key of the entity. When values are read, the
     key of the event wins, as it does in `@durable-streams/state`; so producers may leave the field
-    out. Without `key`, values are kept as they are, and events are made with an explicit key.
+    out. Without `key`, values are kept unchanged, and events are made with an explicit key.
     `indexes` are fields by which rows are found quickly.
 
     As an attribute of a class it is itself, of an object the rows that this holds.

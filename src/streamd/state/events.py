@@ -98,7 +98,7 @@ def control(kind: Control, *, offset: str | None = None) -> ControlEvent:
 
 
 class _Kind(Struct):
-    """The part of an object that tells what it is."""
+    """The fields that show which kind of event an object is."""
 
     operation: Any = UNSET
     control: Any = UNSET
@@ -156,7 +156,7 @@ def decode_batch(array: bytes) -> list[ChangeEvent | ControlEvent | MalformedEve
 
 
 def decode_raw_batch(array: bytes) -> list[RawChangeEvent | ControlEvent | MalformedEvent]:
-    """As `decode_batch`, and leave the values as JSON text."""
+    """Decode like `decode_batch`, but leave the values as JSON text."""
     return _decode_batch(array, _RAW_CHANGES, _RAW_CHANGE)
 
 
@@ -206,7 +206,8 @@ def _change(found: dict[str, Any], raw: bytes | None) -> ChangeEvent:
 
 
 def _raw_value(text: bytes, value: Any) -> Raw | UnsetType:
-    """The value as it was sent, or else as JSON: `1e999` is JSON, and `Infinity` is not.
+    """The value's bytes from the message, or encoded as JSON: `1e999` is JSON, and `Infinity` is
+    not.
 
     Raises `ValueError`.
     """

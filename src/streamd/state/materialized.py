@@ -27,8 +27,8 @@ class MaterializedState(StateSchema):
     """The values of all entities, by type and key, of any number of types.
 
     A subclass may list collections. Their rows are attributes of it, as valid values by key, beside
-    what `get` and `get_type` return of all types: JSON as it was sent. A row is checked when it is
-    read, which raises `InvalidValue` if it breaks the schema.
+    what `get` and `get_type` return of all types: the JSON text of the message. A row is checked
+    when it is read, which raises `InvalidValue` if it breaks the schema.
 
     It takes Change Events only: what a Control Event means is the business of the application
     (section 6). With `missing_value="ignore"` an insert or update without a value changes nothing;
@@ -132,7 +132,7 @@ class _TypeView(Mapping[str, Any]):
 
 
 class _CollectionView(Mapping[str, T]):
-    """The rows of a collection: the values of its type, checked one by one as they are read."""
+    """The rows of a collection: the values of its type, each checked when it is read."""
 
     __slots__ = ("_definition", "_values")
 

@@ -23,7 +23,7 @@ class StreamReset(StateError):
 
 
 class Policies(Struct, frozen=True, kw_only=True):
-    """What to do with events that cannot be applied as they are.
+    """How to treat events that cannot be applied.
 
     `"ignore"` skips the event with a warning, except that unknown types pass in silence: other
     readers of the stream need them. `"error"` stops at the batch that has it, and applies none of

@@ -16,7 +16,7 @@ from streamd.state.definition import CollectionDefinition
 T = TypeVar("T")
 
 
-# What a key has that has no row.
+# Stands for the value of a key without a row.
 ABSENT: Any = object()
 _UNHASHABLE = object()
 

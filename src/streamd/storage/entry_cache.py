@@ -34,7 +34,7 @@ class EntryCache:
             return self._run_terms[run]
 
     def entries(self, lo: int, hi: int, max_bytes: int) -> list[Entry] | None:
-        """Entries from `lo` to before `hi`, at least one, as many as `max_bytes` allows; None
+        """Entries in [`lo`, `hi`), at least one, as many as `max_bytes` allows; None
         if they are not in memory."""
         with self._lock:
             if not self._entries or lo < self._entries[0].index:

@@ -16,7 +16,7 @@ from streamd.storage.binding import plyvel
 from streamd.storage.errors import LogCorrupt, StorageError
 from streamd.storage.files import is_there, sync_directory
 from streamd.storage.leveldb import LevelDBFailStop
-from streamd.storage.raft_snapshots import Piece, SnapshotMeta, piece_crc, put_rows
+from streamd.storage.raft_snapshots import SnapshotMeta, SnapshotPiece, piece_crc, put_rows
 from streamd.storage.state_store import StateStore, open_state_database
 from streamd.streams import keys
 from streamd.streams.content import UNDECODABLE
@@ -76,7 +76,7 @@ class SnapshotSink:
                 self._resume(meta)
         return self._wanted
 
-    def take(self, piece: Piece) -> int:
+    def take(self, piece: SnapshotPiece) -> int:
         """Keep a piece, durably; returns the number of the next one wanted.
 
         A piece other than the one wanted changes nothing. Raises `SnapshotDamaged` for a piece that
@@ -137,7 +137,7 @@ class SnapshotSink:
 
     def _resume(self, meta: SnapshotMeta) -> None:
         progress = None
-        # What cannot be read can be sent again.
+        # The sender sends again what cannot be read.
         with suppress(StorageError, plyvel.Error, *UNDECODABLE):
             self._db = open_state_database(self._directory)
             raw = self._db.get(_PROGRESS_KEY, verify_checksums=True)
@@ -151,7 +151,7 @@ class SnapshotSink:
         self._wanted = progress.wanted
         self._begun_row.clear()
 
-    def _put(self, db: plyvel.DB, progress: _Progress, piece: Piece) -> None:
+    def _put(self, db: plyvel.DB, progress: _Progress, piece: SnapshotPiece) -> None:
         """Store the piece's rows. An incomplete row waits in memory: after a restart the transfer
         continues with the piece in which that row begins."""
         batch = db.write_batch(sync=True)

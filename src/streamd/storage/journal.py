@@ -43,7 +43,7 @@ MAX_BYTES = 8 * 1024 * 1024
 
 SECTOR_BYTES = 512
 _STAMP = Struct(">I")
-# What a sector holds of its record.
+# Bytes of the record in each sector.
 _PART_BYTES = SECTOR_BYTES - _STAMP.size
 _MAGIC = b"SDJ1"
 # Magic, checksum of the rest of the head, journal id, sequence number, checksum of the record, that
@@ -54,7 +54,7 @@ _STAMPED = Struct(">QQ")
 _SHARES = 32
 
 
-class Damaged(Exception):
+class JournalDamaged(Exception):
     """The journal lacks a record that had been confirmed."""
 
 
@@ -165,7 +165,7 @@ def create(file: Path) -> None:
 def records(content: bytes, mark: Mark) -> Iterator[Record]:
     """The records from `mark` on, in the order in which they were written.
 
-    Raises `Damaged` where one was lost that had been confirmed.
+    Raises `JournalDamaged` where one was lost that had been confirmed.
     """
     _check_size(content, mark)
     while (record := _record(content, mark)) is not None:
@@ -175,7 +175,7 @@ def records(content: bytes, mark: Mark) -> Iterator[Record]:
     # would be overwritten. The one begun with the number of `mark` is torn: it was not confirmed.
     for at, head in _heads(content):
         if head.journal_id == mark.journal_id and head.sequence > mark.sequence:
-            raise Damaged(
+            raise JournalDamaged(
                 f"record {mark.sequence} at byte {mark.offset} is lost, though record "
                 f"{head.sequence} was begun at byte {at}"
             )
@@ -189,7 +189,7 @@ def records_left(content: bytes, first_sequence: int = 0) -> list[Record]:
             # It says itself what it follows, because that may be lost; so a record that does not
             # continue its chain passes here.
             begin = Mark(head.journal_id, head.sequence, at, head.previous)
-            with suppress(Damaged):
+            with suppress(JournalDamaged):
                 record = _record_at(content, at, begin)
                 if record is not None:
                     found.append(record)
@@ -246,17 +246,18 @@ def _filled_bytes(size: int) -> int:
 
 
 def _check_size(content: bytes, mark: Mark) -> None:
-    """Raises `Damaged` if a part of the file is missing that was filled before it was used."""
+    """Raises `JournalDamaged` if a part of the file is missing that was filled before it was
+    used."""
     filled = _filled_bytes(len(content))
     # A record after the filled part was written when the file was larger, so the cut took a part
     # that was used. Zeros there are only what a crash left while the file grew.
     used = [at for at, head in _heads(content, filled) if head.journal_id == mark.journal_id]
     if used or mark.offset > filled or len(content) < filled:
-        raise Damaged(f"it is cut short: it ends at byte {len(content)}")
+        raise JournalDamaged(f"it is cut short: it ends at byte {len(content)}")
 
 
 def _record(content: bytes, mark: Mark) -> Record | None:
-    """The record at `mark`; None when there is none, or a torn one. Raises `Damaged`."""
+    """The record at `mark`; None when there is none, or a torn one. Raises `JournalDamaged`."""
     return _record_at(content, mark.offset, mark) or _record_at(content, 0, mark)
 
 
@@ -266,7 +267,7 @@ def _record_at(content: bytes, at: int, mark: Mark) -> Record | None:
         return None
     end = at + _size(head.length)
     if end > _filled_bytes(len(content)):
-        raise Damaged(f"it is cut short: the record at byte {at} ends at byte {end}")
+        raise JournalDamaged(f"it is cut short: the record at byte {at} ends at byte {end}")
     # The stamps before the checksum, which is wrong for a torn record too: that one was never
     # confirmed, and must not keep a node from starting after each loss of power.
     for sector in range(at + SECTOR_BYTES, end, SECTOR_BYTES):
@@ -275,14 +276,14 @@ def _record_at(content: bytes, at: int, mark: Mark) -> Record | None:
     parts = [content[sector : sector + _PART_BYTES] for sector in range(at, end, SECTOR_BYTES)]
     padded = b"".join(parts)[_HEAD.size :]
     if head.previous != mark.chain:
-        raise Damaged(f"the record at byte {at} does not follow the one before it")
+        raise JournalDamaged(f"the record at byte {at} does not follow the one before it")
     if head.crc != _checksum(mark, head.length, padded):
-        raise Damaged(f"the record at byte {at} has changed")
+        raise JournalDamaged(f"the record at byte {at} has changed")
     return Record(padded[: head.length], Mark(mark.journal_id, mark.sequence + 1, end, head.crc))
 
 
 def _head_at(content: bytes, at: int, mark: Mark) -> _Head | None:
-    """The head of the record of `mark`, if its first sector is at `at`. Raises `Damaged`."""
+    """The head of the record of `mark`, if its first sector is at `at`. Raises `JournalDamaged`."""
     if not _is_stamped(content, at, _stamp(mark.journal_id, mark.sequence)):
         return None
     # With its stamp the whole sector was written, so a head that is wrong was changed later.
@@ -290,12 +291,13 @@ def _head_at(content: bytes, at: int, mark: Mark) -> _Head | None:
     head = _Head(*fields)
     is_whole = magic == _MAGIC and crc == crc32c(_CHECKED.pack(*head))
     if not is_whole or (head.journal_id, head.sequence) != (mark.journal_id, mark.sequence):
-        raise Damaged(f"the head of the record at byte {at} has changed")
+        raise JournalDamaged(f"the head of the record at byte {at} has changed")
     return head
 
 
 def _is_stamped(content: bytes, sector: int, stamp: bytes) -> bool:
-    """Whether a sector was written with that stamp. Raises `Damaged` when a bit of it changed."""
+    """Whether a sector was written with that stamp. Raises `JournalDamaged` when a bit of it
+    changed."""
     found = content[sector + _PART_BYTES : sector + SECTOR_BYTES]
     if len(found) == len(stamp):
         difference = int.from_bytes(found, "big") ^ int.from_bytes(stamp, "big")
@@ -303,7 +305,7 @@ def _is_stamped(content: bytes, sector: int, stamp: bytes) -> bool:
         # record would silently undo a confirmed write. That an older stamp differs so has odds of
         # 2**-27.
         if difference.bit_count() == 1:
-            raise Damaged(f"a bit of the sector at byte {sector} has changed")
+            raise JournalDamaged(f"a bit of the sector at byte {sector} has changed")
     return found == stamp
 
 

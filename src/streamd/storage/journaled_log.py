@@ -28,7 +28,7 @@ from streamd.storage import journal
 from streamd.storage.errors import LogCorrupt
 from streamd.storage.fail_stop import corrupt, failed
 from streamd.storage.files import is_there, write_durably
-from streamd.storage.journal import Damaged, Journal, Mark, Record
+from streamd.storage.journal import Journal, JournalDamaged, Mark, Record
 from streamd.storage.leveldb_log import MAX_INDEX, LevelDBLog
 
 _Row = tuple[Entry, ChainPosition]
@@ -68,7 +68,7 @@ class JournaledLog:
         self.directory = directory
         self._file = directory / "journal"
         if paranoid and is_there(self._file) and not is_there(directory / "CURRENT"):
-            raise corrupt(directory, "it has a journal but no CURRENT file")
+            raise corrupt(directory, "the directory has a journal but no CURRENT file")
         self._db = LevelDBLog(directory, group_id, paranoid=paranoid)
         try:
             # Up to where LevelDB has everything, in the row that it stored last.
@@ -103,7 +103,7 @@ class JournaledLog:
         return self._db.position(index) if row is None else row[1]
 
     def rows(self, lo: int, hi: int) -> Iterator[_Row]:
-        """The entries there are from `lo` to before `hi`, in order, as they were written."""
+        """The stored entries in [`lo`, `hi`) with their positions, in order."""
         at = lo
         while at < hi:
             row = self._recent.get(at)
@@ -119,12 +119,12 @@ class JournaledLog:
                 return
 
     def indexes(self, lo: int, hi: int) -> Iterator[int]:
-        """The indexes of the entries from `lo` to before `hi`, whatever is in them."""
+        """The indexes of the stored entries in [`lo`, `hi`), without reading the entries."""
         yield from self._db.indexes(lo, min(hi, self._first_recent))
         yield from [index for index in self._recent if lo <= index < hi]
 
     def stored_size(self, lo: int, hi: int) -> int:
-        """About how many bytes on disk the entries from `lo` to before `hi` take."""
+        """Approximate bytes on disk of the entries in [`lo`, `hi`)."""
         recent = (self._recent.get(index) for index in range(max(lo, self._first_recent), hi))
         size = sum(len(row[0].payload) for row in recent if row is not None)
         return size + self._db.stored_size(lo, min(hi, self._first_recent))
@@ -222,7 +222,8 @@ class JournaledLog:
             mark = record.end
         rows = [self._recent[index] for index in range(self._first_recent, last_index + 1)]
         self._store(mark, entries=rows)
-        # Before any row goes: a reader that misses one in memory then looks for it in LevelDB.
+        # Set before any row is removed, so that a reader that misses one in memory looks in
+        # LevelDB.
         first = max(self._first_recent, last_index + 1)
         self._first_recent = first if first in self._recent else MAX_INDEX
         for entry, _ in rows:
@@ -278,13 +279,15 @@ class JournaledLog:
         content = self._file.read_bytes() if is_there(self._file) else b""
         if mark is None:
             if any(content):
-                raise corrupt(self.directory, "there is a journal that it does not know")
+                raise corrupt(
+                    self.directory, "its journal has records, but LevelDB names no place in it"
+                )
             return self._begin_journal()
         if not content:
             raise corrupt(self.directory, "its journal is missing")
         try:
             found = [*journal.records(content, mark)]
-        except Damaged as damage:
+        except JournalDamaged as damage:
             raise corrupt(self._file, str(damage)) from damage
         end = found[-1].end if found else mark
         torn = journal.torn_end(content, end)

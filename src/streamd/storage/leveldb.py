@@ -59,7 +59,7 @@ def open_database(
     except plyvel.CorruptionError as error:
         raise corrupt(directory, _text(error)) from error
     except plyvel.Error as error:
-        # Before `OSError`, which `plyvel.IOError` is as well, without a number.
+        # Caught before `OSError`, because `plyvel.IOError` is one that has no number.
         text = _text(error)
         number = number_in(text)
         # LevelDB reports a missing or damaged MANIFEST or CURRENT as an invalid argument.
@@ -97,7 +97,7 @@ def _refuse_orphans(directory: Path) -> None:
     if is_there(directory / "CURRENT"):
         return
     if any(file.suffix in (".ldb", ".log") for file in directory.iterdir()):
-        raise corrupt(directory, "it has data but no CURRENT file")
+        raise corrupt(directory, "the directory has data but no CURRENT file")
 
 
 @contextmanager

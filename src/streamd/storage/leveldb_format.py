@@ -39,7 +39,7 @@ _MASK_DELTA = 0xA282EAD8
 _POLYNOMIAL = 0x82F63B78
 
 
-class Damaged(Exception):
+class FileDamaged(Exception):
     """The file lacks something that had been synced, from byte `size` on."""
 
     def __init__(self, size: int, what: str) -> None:
@@ -48,7 +48,7 @@ class Damaged(Exception):
 
 
 class Records(Protocol):
-    """The kind of a file's records, which tells the next one from any other."""
+    """The format of a file's records, which shows whether a record is the next one."""
 
     def take(self, record: bytes) -> bool:
         """Whether this is the next record. If so, the one after it is the next."""
@@ -64,7 +64,7 @@ class Records(Protocol):
 def whole_size(content: bytes, records: Records) -> int:
     """How many bytes of a file its whole records take; the rest is a torn write.
 
-    Raises `Damaged` if the rest had been synced.
+    Raises `FileDamaged` if the rest had been synced.
     """
     end = 0
     while True:
@@ -75,10 +75,10 @@ def whole_size(content: bytes, records: Records) -> int:
     if end == len(content):
         return end
     if not is_whole and _is_one_bit_off(content, at):
-        raise Damaged(end, f"a bit of the record at byte {end} has changed")
+        raise FileDamaged(end, f"a bit of the record at byte {end} has changed")
     for start, beginning in _beginnings(content, end):
         if records.is_later(beginning, start - end):
-            raise Damaged(end, f"byte {end} is lost, though byte {start} was written after it")
+            raise FileDamaged(end, f"byte {end} is lost, though byte {start} was written after it")
     return end
 
 

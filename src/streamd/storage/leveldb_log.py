@@ -97,7 +97,7 @@ class LevelDBLog:
         return ChainPosition(index, term, chain)
 
     def rows(self, lo: int, hi: int) -> Iterator[tuple[Entry, ChainPosition]]:
-        """The entries there are from `lo` to before `hi`, in order, as they were written."""
+        """The stored entries in [`lo`, `hi`) with their positions, in order."""
         with (
             translated(self.directory),
             self._db.iterator(
@@ -114,7 +114,7 @@ class LevelDBLog:
                 yield entry, ChainPosition(index, term, chain)
 
     def indexes(self, lo: int, hi: int) -> Iterator[int]:
-        """The indexes of the entries from `lo` to before `hi`, whatever is in them."""
+        """The indexes of the stored entries in [`lo`, `hi`), without reading the entries."""
         with (
             translated(self.directory),
             self._db.iterator(
@@ -129,7 +129,7 @@ class LevelDBLog:
                 yield _KEY.unpack(key)[2]
 
     def stored_size(self, lo: int, hi: int) -> int:
-        """About how many bytes on disk the entries from `lo` to before `hi` take."""
+        """Approximate bytes on disk of the entries in [`lo`, `hi`)."""
         with translated(self.directory):
             return int(self._db.approximate_size(self._key(lo), self._key(hi)))
 
@@ -141,7 +141,7 @@ class LevelDBLog:
         """Give back the disk space of removed entries before `end`, about `max_bytes` of it.
 
         LevelDB by itself does not. Tables of a log hardly overlap, so it moves them to the deeper
-        levels as they are, and the few markers of their deletion never reach them there.
+        levels unchanged, and the few markers of their deletion never reach them there.
         """
         low = 0
         if self.stored_size(0, end) > max_bytes:

@@ -40,13 +40,13 @@ class LogEngine(Protocol):
         """The position that entry `index` was written with; None without such an entry."""
 
     def rows(self, lo: int, hi: int) -> Iterator[tuple[Entry, ChainPosition]]:
-        """The entries there are from `lo` to before `hi`, in order, as they were written."""
+        """The stored entries in [`lo`, `hi`) with their positions, in order."""
 
     def indexes(self, lo: int, hi: int) -> Iterator[int]:
-        """The indexes of the entries from `lo` to before `hi`, whatever is in them."""
+        """The indexes of the stored entries in [`lo`, `hi`), without reading the entries."""
 
     def stored_size(self, lo: int, hi: int) -> int:
-        """About how many bytes on disk the entries from `lo` to before `hi` take."""
+        """Approximate bytes on disk of the entries in [`lo`, `hi`)."""
 
     def write(
         self,
@@ -97,7 +97,7 @@ open_engine: OpenEngine = JournaledLog
 def proved(
     engine: LogEngine, group_id: int, last: ChainPosition, hi: int = MAX_INDEX
 ) -> Iterator[tuple[Entry, ChainPosition]]:
-    """Entries after `last` to before `hi`, or to the end, each proved by the one before it.
+    """Entries after `last` and before `hi`, or to the end, each proved by the one before it.
 
     Raises `LogCorrupt` at the first entry that is missing or not the one that was written.
     """

@@ -61,7 +61,8 @@ class LogStorage(LogReader, Protocol):
         """
 
     def cut(self) -> bool:
-        """Move the log's beginning to where `begin_cut` said; whether `remove_cut` is due now.
+        """Move the log's beginning after the index given to `begin_cut`. Returns whether
+        `remove_cut` is due now.
 
         Only the thread that reads beside the writer calls it: the log's beginning must not move
         between that thread's look at `first_index` and its reading.

@@ -244,7 +244,7 @@ class LogStore:
         with self._fail_stop.guarding():
             self.lost_below = self._evidence.note_lost(
                 max(applied_index, self._last.index),
-                "it ends before the state" if lags else "it is not the one of the state",
+                "it ends before the state does" if lags else "it does not match the state",
                 self._last,
             )
         self.reset(ChainPosition(applied_index, applied_term))
@@ -290,8 +290,8 @@ class LogStore:
             self._last = position
             if position.index == self._floor.index and position != self._floor:
                 raise LogCorrupt(
-                    f"entry {entry.index} of the log in {self._files.directory} is not the one "
-                    f"that was known to be there"
+                    f"entry {entry.index} of the log in {self._files.directory} does not "
+                    "match the entry that was stored there"
                 )
         if self._last.index < self._floor.index:
             raise LogBelowFloor(
@@ -317,7 +317,7 @@ class LogStore:
         return position
 
     def _lower_end(self, index: int) -> range:
-        """Move the log's end to before `index`; returns the entries that the next write replaces.
+        """Make `index - 1` the log's end; returns the entries that the next write replaces.
 
         The floor goes down first, durably: if it stayed above the new end, a crash would make the
         node refuse a log that is whole.

@@ -41,7 +41,7 @@ class SnapshotMeta(msgspec.Struct, frozen=True, array_like=True):
     snapshot_id: int
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
+class SnapshotPiece(msgspec.Struct, frozen=True, array_like=True):
     """Part of a snapshot's rows; `number` counts from 0."""
 
     number: int
@@ -75,7 +75,7 @@ class SnapshotSource:
     def open(
         cls, state: StateStore, log: LogStorage, snapshot_id: int, only_hot: bool = False
     ) -> SnapshotSource:
-        """The state as it is stored now. Close it: until then its old rows take up disk space.
+        """A view of the state stored now. Close it: until then its old rows take up disk space.
 
         With `only_hot` it leaves out records that are in the cold store.
 
@@ -97,7 +97,7 @@ class SnapshotSource:
             view.close()
             raise
 
-    def piece(self, number: int) -> Piece:
+    def piece(self, number: int) -> SnapshotPiece:
         """Piece `number`: any that was asked for before, or the one after them.
 
         Raises `SnapshotUnavailable` for any other, and if the state was replaced meanwhile;
@@ -112,7 +112,7 @@ class SnapshotSource:
         if next_start is not None and number + 1 == len(self._starts):
             self._starts.append(next_start)
         is_last = next_start is None
-        return Piece(number, piece_crc(self.meta, number, rows, is_last), rows, is_last)
+        return SnapshotPiece(number, piece_crc(self.meta, number, rows, is_last), rows, is_last)
 
     def close(self) -> None:
         self._view.close()

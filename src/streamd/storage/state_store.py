@@ -62,7 +62,7 @@ class StateStore:
     def scan(
         self, start: bytes, stop: bytes, *, limit: int, max_bytes: int | None = None
     ) -> list[tuple[bytes, bytes]]:
-        """Rows from `start` to before `stop`, in order, at most `limit`.
+        """Rows with keys in [`start`, `stop`), in order, at most `limit`.
 
         With `max_bytes`, the row that reaches that many bytes of values is the last.
         """
@@ -91,7 +91,7 @@ class StateStore:
             batch.write()
 
     def delete_range(self, start: bytes, stop: bytes, *, max_keys: int) -> int:
-        """Delete up to `max_keys` rows from `start` to before `stop`; returns how many."""
+        """Delete up to `max_keys` rows with keys in [`start`, `stop`); returns how many."""
         with self._calling() as db:
             batch = db.write_batch(sync=True)
             deleted = 0
@@ -136,7 +136,7 @@ class StateStore:
             return True
 
     def last(self, start: bytes, stop: bytes) -> tuple[bytes, bytes] | None:
-        """The last row from `start` to before `stop`; None if there is none."""
+        """The last row with a key in [`start`, `stop`); None if there is none."""
         with (
             self._calling() as db,
             db.iterator(start=start, stop=stop, reverse=True, verify_checksums=True) as found,

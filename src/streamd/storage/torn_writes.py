@@ -18,7 +18,7 @@ import structlog
 
 from streamd.storage.errors import LogCorrupt
 from streamd.storage.files import cut_durably, is_there, remove_durably, write_durably
-from streamd.storage.leveldb_format import Damaged, Records, whole_size
+from streamd.storage.leveldb_format import FileDamaged, Records, whole_size
 
 _CURRENT = "CURRENT"
 _MANIFEST_NAME = re.compile(r"MANIFEST-(\d+)\n")
@@ -198,7 +198,7 @@ def _whole_size(content: bytes, records: Records) -> tuple[int, str]:
     """How many bytes are whole, and what is wrong if the rest is more than torn."""
     try:
         return whole_size(content, records), ""
-    except Damaged as damage:
+    except FileDamaged as damage:
         return damage.size, str(damage)
 
 

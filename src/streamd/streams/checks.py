@@ -63,7 +63,7 @@ from streamd.streams.model import (
 MAX_TAGS = 64
 DIGEST_BYTES = 32
 
-# As many digits as an offset has.
+# The largest number that fits the digits of an offset.
 _MAX_OFFSET = 10**16 - 1
 _MAX_ID = 2**63 - 1
 _MAX_UPLOADS = 10_000

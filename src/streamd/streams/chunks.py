@@ -47,7 +47,7 @@ class Window(msgspec.Struct, frozen=True, gc=False):
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
-    """Records from the `first` to before the `last` of some whose `lengths` are known.
+    """Records [`first`, `last`) of some whose `lengths` are known.
 
     Together they have `size` bytes: fewer than their lengths if a fork was cut inside the last.
     """
@@ -198,7 +198,7 @@ class Chunk(msgspec.Struct, array_like=True, gc=False):
         )
 
     def cut(self, start_record: int, end_record: int) -> Chunk:
-        """The records from `start_record` to before `end_record`.
+        """The records in [`start_record`, `end_record`).
 
         The part of an append that lies inside becomes an append.
         """
@@ -219,7 +219,7 @@ class Chunk(msgspec.Struct, array_like=True, gc=False):
 
 
 def gathered(chunks: Iterable[Chunk], start_record: int, end_record: int) -> Chunk | None:
-    """The records from `start_record` to before `end_record` as one chunk, however they lie in
+    """The records in [`start_record`, `end_record`) as one chunk, however they lie in
     `chunks`, which are in order; None if some are missing."""
     parts = []
     at = start_record

@@ -405,8 +405,8 @@ class Outcome(msgspec.Struct, array_like=True, gc=False):
     is the stream's earliest position, if that is what matters; `upload_id` is the upload that was
     begun.
 
-    Outcomes are kept in the state (`sessions.Session`) and sent between nodes: fields may only be
-    added at the end, with a default.
+    Outcomes are kept in the state (`sessions.WriteSession`) and sent between nodes: fields may only
+    be added at the end, with a default.
     """
 
     result: Result

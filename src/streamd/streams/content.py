@@ -170,12 +170,12 @@ def are_json_messages(data: bytes, lengths: list[int]) -> bool:
 
 
 def json_message(body: bytes) -> bytes:
-    """One JSON message as it is stored; an array counts as one. Raises `InvalidJson`."""
+    """One JSON message in its stored form; an array counts as one. Raises `InvalidJson`."""
     return json_value(body) + JSON_SEPARATOR
 
 
 def json_value(body: bytes) -> bytes:
-    """One JSON value as it was sent, without surrounding white space. Raises `InvalidJson`."""
+    """The bytes of one JSON value, without surrounding white space. Raises `InvalidJson`."""
     try:
         return bytes(_scan(body, _JSON_VALUE))
     except InvalidJson:

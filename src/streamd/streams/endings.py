@@ -22,8 +22,7 @@ def end(state: State, key: bytes, stream: Stream) -> None:
 
 
 def _remove(state: State, key: bytes, stream: Stream, kept: int) -> None:
-    """Forget a stream that kept so many bytes, and with it the ancestors that were kept only for
-    its sake.
+    """Remove a stream that stores `kept` bytes, and every ancestor that only it kept alive.
 
     A chain of forks is followed in a loop: clients choose its length.
     """

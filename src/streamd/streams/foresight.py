@@ -1,4 +1,4 @@
-"""Outcomes of commands that change nothing, told before such a command is in the log.
+"""Outcomes of commands that change nothing, known before such a command is in the log.
 
 A command that is refused, or repeats what was done, would otherwise be replicated with its whole
 body, and stay in every log until that is compacted.

@@ -7,7 +7,7 @@
 ``d``  stream id, end record                 `Chunk`: found by seeking past a record number
 ``p``  stream id, producer id                `ProducerState`
 ``x``  time in ms, stream key                when to check whether a stream has expired
-``B``  blob id, part number                  a part's bytes, as they are
+``B``  blob id, part number                  a part's bytes, unencoded
 ``r``  blob id                               `Blob`: what refers to it
 ``u``  upload id, which will be the blob's   `Upload`
 ``g``  stream or blob id                     all the rows below it await removal
@@ -16,7 +16,7 @@
 ``k``  term, number                          `Pack`: an object with slices
 ``h``  time in ms, owner key                 bytes not in the cold store, about since that time
 ``o``  stream id                             the record before which this node evicted its chunks
-``n``  node id                               `Session`: which packages of the node took effect
+``n``  node id                               `WriteSession`: which packages of the node took effect
 ``a``  token id                              `Token`: access to the HTTP interface
 ``l``  ``b`` or ``i``, name                  `Limits` of a bucket or an identity
 =====  ====================================  =========================================
@@ -118,7 +118,7 @@ def is_stream_key(key: bytes) -> bool:
 
 
 def has_bucket(key: bytes) -> bool:
-    """Whether bytes given as a stream key can be one. Only such keys have a row."""
+    """Whether `key` has the NUL between bucket and name; only such keys have a row."""
     return b"\0" in key
 
 

@@ -49,7 +49,7 @@ class ListQuery(msgspec.Struct, frozen=True):
 
 
 class BucketQuery(msgspec.Struct, frozen=True):
-    """As `ListQuery`, of buckets."""
+    """A query for a list of buckets, like `ListQuery` for streams."""
 
     prefix: bytes = b""
     after: bytes = b""
@@ -80,7 +80,7 @@ def _wanted(prefix: bytes, after: bytes, within: Iterable[NamePattern]) -> Itera
     """The names with a prefix that a pattern in `within` matches; those that single names in it
     match come after `after`."""
     for pattern in within:
-        # Of two prefixes of one name one begins with the other.
+        # If a name begins with two prefixes, the longer begins with the shorter.
         longer = max(prefix, pattern.text, key=len)
         if not longer.startswith(prefix):
             continue

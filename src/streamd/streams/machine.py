@@ -44,13 +44,13 @@ from streamd.streams.model import (
     Stream,
 )
 from streamd.streams.offsets import Position
-from streamd.streams.sessions import PackageStamp, Session
+from streamd.streams.sessions import PackageStamp, WriteSession
 from streamd.streams.state import State
 
 
 class Machine:
-    """Applies commands to a `State`. `changes` tells live readers what to read; the caller takes it
-    away."""
+    """Applies commands to a `State`. `changes` lists what live readers must read; the caller
+    removes it."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -179,7 +179,7 @@ class Machine:
             return Outcome(Result.DONE)
         if command.replaces != (0 if session is None else session.session_id):
             return Outcome(Result.STALE)
-        self.state.sessions.put(key, Session(self._index, command.nonce))
+        self.state.sessions.put(key, WriteSession(self._index, command.nonce))
         return Outcome(Result.DONE)
 
     def _apply_packages(

@@ -37,7 +37,7 @@ def pack_page(
 def living_page(
     store: KeyValue, start: bytes = keys.PACK, limit: int = _ROWS_AT_ONCE
 ) -> tuple[list[StoredPack], bytes | None]:
-    """As `pack_page`, without the packs to which no slice refers. Blocks."""
+    """A page of packs like `pack_page`, without those to which no slice refers. Blocks."""
     packs, following = pack_page(store, start, limit)
     return [one for one in packs if one.pack.live], following
 

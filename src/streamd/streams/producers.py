@@ -17,7 +17,7 @@ from streamd.streams.model import ProducerStamp, ProducerState, Stream
 from streamd.streams.offsets import Position
 from streamd.streams.state import State
 
-# What the log means depends on these two: every release must have the same.
+# Applying the log depends on these two, so they must be the same in every release.
 MAX_PRODUCERS = 10_000
 MIN_IDLE_MS = 3_600_000
 CROWDED = MAX_PRODUCERS * 9 // 10

@@ -18,7 +18,7 @@ from streamd.streams.model import Bucket, Stream
 from streamd.streams.state import State, storable
 
 _ALL_OTHERS = DEFAULT.encode()
-# What the answers to refused commands say.
+# The results of commands that a quota refuses.
 REFUSALS = frozenset((Result.BUCKET_FULL, Result.STREAM_FULL, Result.TOO_MANY_STREAMS))
 
 
@@ -50,7 +50,7 @@ def kept(stream: Stream) -> int:
 
 
 def count(state: State, key: bytes, stream: Stream) -> None:
-    """Begin to count a stream's bytes, if they are to be and are not yet."""
+    """Start counting the stream's bytes, if quotas are in force and they are not counted yet."""
     if stream.kept_from is None and state.header.counts:
         # If it has forks, they may keep records from before its snapshot, or its snapshots may have
         # removed some before there were forks. Nothing tells that any more: what the stream's own

@@ -121,7 +121,7 @@ def finder(stream_id: int, chunks: Sequence[Chunk]) -> Find:
 
 
 def held(store: KeyValue, stream_id: int, record: int, *, max_bytes: int) -> list[Chunk]:
-    """As `read_stored`, but skips evicted chunks without looking for them. Blocks.
+    """Read like `read_stored`, but skip evicted chunks without looking for them. Blocks.
 
     LevelDB finds out that rows are gone by reading past their remains: each reader of a cold
     stream would read megabytes of chunks that were deleted a moment ago.
@@ -191,7 +191,7 @@ def read_slices(store: KeyValue, stream_id: int, record: int) -> list[LocatedSli
 
 
 def read_from_store(store: KeyValue, stream: Stream, window: Window) -> StoredRead:
-    """The records in `window` as far as they are in the store, or where in the cold store they are.
+    """The records of `window` that are in the store, or their places in the cold store.
 
     Takes only one stream id's chunks at a time: a fork's reader returns for the next.
     Blocks. Raises `OffsetMismatch` when the window's position contradicts the stream.

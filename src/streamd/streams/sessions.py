@@ -30,7 +30,7 @@ class PackageStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     count: Number
 
 
-class Session(msgspec.Struct, array_like=True, gc=False):
+class WriteSession(msgspec.Struct, array_like=True, gc=False):
     """What the state remembers about a node: its session, and the outcomes of its packages.
 
     `session_id` is the index of the log entry that opened it. `lowest` is the lowest package that

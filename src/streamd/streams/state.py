@@ -43,7 +43,7 @@ from streamd.streams.model import (
 )
 from streamd.streams.offsets import Position
 from streamd.streams.reading import gather
-from streamd.streams.sessions import Session
+from streamd.streams.sessions import WriteSession
 from streamd.streams.tables import KeyValue, Table
 from streamd.streams.tails import Tails
 from streamd.streams.tokens import Tokens
@@ -106,7 +106,7 @@ class State:
         self.blobs = Table(Blob, keys.BLOB, store.get, _BLOB_LIMIT)
         self.slices = Table(ColdSlice, keys.SLICE, store.get, _SLICE_LIMIT)
         self.packs = Table(Pack, keys.PACK, store.get, _PACK_LIMIT)
-        self.sessions = Table(Session, keys.SESSION, store.get, _SESSION_LIMIT)
+        self.sessions = Table(WriteSession, keys.SESSION, store.get, _SESSION_LIMIT)
         self.tokens = Tokens(store)
         self.limits = LimitsTable(store)
         self._tables = (
@@ -216,7 +216,7 @@ class State:
     # -- reads --------------------------------------------------------------------------------
 
     def read_recent(self, stream: Stream, window: Window) -> Slice | None:
-        """The records in `window` as far as they are in memory; None if the first is not.
+        """The records of `window` that are in memory; None if the first is not.
 
         Raises `OffsetMismatch` when the window's position contradicts the stream.
         """
@@ -236,7 +236,7 @@ class State:
                 yield row
 
     def install(self, row: bytes, raw: bytes | None) -> None:
-        """Take a missing row as it is in the store."""
+        """Add a row that was read from the store; `raw` is None if the store lacks it."""
         self._loaded_ahead[row[:1]].install(row[1:], raw)
 
     # -- storing ------------------------------------------------------------------------------

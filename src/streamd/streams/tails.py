@@ -67,7 +67,7 @@ class Tails:
             tail.open = OpenChunk(at)
         chunk = tail.open
         assert chunk is not None
-        # Not by the properties: this runs for each append.
+        # Computed without the properties, because this runs for each append.
         assert chunk.start_byte + chunk.size == at.byte, "a stream's records have no gap"
         chunk.add(data, lengths)
         tail.size += len(data)

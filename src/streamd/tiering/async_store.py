@@ -202,7 +202,9 @@ class AsyncObjectStore:
         wanted = await self._run_blocking(digest_of, content, limiter=self._limiter)
         found, size = await self.digest(name)
         if (found, size) != (wanted, len(content)):
-            raise ObjectCorrupt(f"{name} in {self.place} is not what was just written there")
+            raise ObjectCorrupt(
+                f"{name} in {self.place} does not hold the bytes just written to it"
+            )
 
     async def get(self, name: str, offset: int, length: int, *, crc: int | None = None) -> bytes:
         """Exactly `length` bytes from `offset` on; with `crc`, bytes that have that CRC-32C.
@@ -241,7 +243,7 @@ class AsyncObjectStore:
         await self._run_blocking(self._store.delete, names, limiter=self._limiter)
 
     async def digest(self, name: str) -> tuple[str, int]:
-        """The SHA-256 of an object as it is in the store, in hexadecimal, and its size."""
+        """The hexadecimal SHA-256 of the bytes in the store, and their size."""
         size = (await self.stat(name)).size
         digest = hashlib.sha256()
         for offset in range(0, size, _DIGEST_BYTES):

@@ -32,7 +32,7 @@ class FenceNote(msgspec.Struct, frozen=True):
 
 
 class Fenced(ColdError):
-    """Another cluster was restored from this one, which therefore leaves the store as it is."""
+    """Another cluster was restored from this one, which therefore no longer writes to the store."""
 
 
 class Guard(Protocol):
@@ -121,7 +121,7 @@ async def remove_fence(cold: AsyncObjectStore, cluster_id: str, restored_cluster
 
 
 async def fences_of(cold: AsyncObjectStore, cluster_id: str) -> list[str]:
-    """The clusters on whose behalf a cluster is fenced off, up to a thousand. Raises
+    """The clusters that fenced this one off (at most 1,000). Raises
     `ColdError`."""
     prefix = f"{cluster_folder(cluster_id)}{FENCE}"
     return [found.name.removeprefix(prefix) for found in await cold.page(prefix)]

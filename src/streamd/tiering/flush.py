@@ -174,7 +174,8 @@ class Flusher:
             before = self._stuck.get(owner)
             if before is None or before.at != stuck.at:
                 log.error(
-                    "a record is larger than an object may be; its stream's bytes stay hot",
+                    "a record exceeds the limit for one object; its stream's "
+                    "bytes stay on the local disk",
                     stream=stuck.stream_id,
                     record=stuck.at.record,
                     bytes=stuck.left_bytes,
@@ -190,7 +191,7 @@ class Flusher:
         command = FlushCold(term, number, name, size, found.slices)
         outcome = await self._group.writes.propose(command, len(found.slices) * _COMMAND_BYTES)
         if outcome.result is Result.STALE:
-            log.info("a pack came too late: leadership has changed", pack=name)
+            log.info("a pack was flushed too late: leadership has changed", pack=name)
             return False
         self.packs += 1
         self.bytes += size
@@ -310,7 +311,7 @@ def _records(store: KeyValue, hot: _Hot) -> Iterator[Chunk]:
             chunks.pop()
         chunk = gathered(chunks, at.record, chunks[-1].end_record)
         if chunk is None or chunk.start_byte != at.byte:
-            log.error("a stream's records are not where they should be", stream=hot.stream_id)
+            log.error("a stream's records are not at their expected place", stream=hot.stream_id)
             return
         yield chunk
         at = Position(chunk.end_record, chunk.end_byte)

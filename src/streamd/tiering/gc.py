@@ -124,7 +124,8 @@ class ColdGc:
     async def _make_round(self, lead: LeaderTerm) -> float:
         """Remove what can be removed now.
 
-        Raises `ColdError`, and `Unavailable` or `OutcomeUnknown` if this node no longer leads.
+        Raises `ColdError`, and `Unavailable` or `OutcomeUnknown` if this node is no longer the
+        leader.
         """
         if lead is not self._lead:
             self._lead, self._folder = lead, cluster_folder(self._cluster_id())

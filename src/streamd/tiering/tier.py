@@ -45,7 +45,9 @@ async def open_cold(
         cold = await run_blocking(AsyncObjectStore.open, config, data_dir, run_blocking, random)
         await cold.check(config.timeout_ms / 1000)
     except ColdUnavailable as error:
-        log.warning("the cold store does not answer; old bytes stay here", error=str(error))
+        log.warning(
+            "the cold store does not answer; old bytes stay on the local disk", error=str(error)
+        )
     except ColdError as error:
         raise ConfigError(f"cold: {error}{_advice(error)}") from error
     return cold
@@ -112,7 +114,11 @@ class PeriodicTask(Generic[P]):
                 self._went_well()
                 pause_s = _FIRST_PAUSE_S
             except (Unavailable, OutcomeUnknown) as error:
-                log.info("a round of a cold store task is repeated", task=self.name, why=str(error))
+                log.info(
+                    "a task of the cold store did not complete; it is retried",
+                    task=self.name,
+                    why=str(error),
+                )
                 wait_s = _FIRST_PAUSE_S
             except ColdError as error:
                 self._failed(error)
@@ -122,7 +128,7 @@ class PeriodicTask(Generic[P]):
 
     def _went_well(self) -> None:
         if self.error is not None:
-            log.info("a cold store task succeeds again", task=self.name)
+            log.info("a task of the cold store succeeds again", task=self.name)
         self.error, self._kind, self.done_at = None, None, trio.current_time()
 
     def _failed(self, error: ColdError) -> None:
@@ -130,7 +136,7 @@ class PeriodicTask(Generic[P]):
         # Messages name objects, and each round names others.
         if type(error) is not self._kind:
             say = log.error if isinstance(error, ColdRefused) else log.warning
-            say("a cold store task fails", task=self.name, error=str(error))
+            say("a task of the cold store fails", task=self.name, error=str(error))
         self.error, self._kind = str(error), type(error)
 
 

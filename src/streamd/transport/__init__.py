@@ -8,10 +8,10 @@ A long payload is sent in pieces, so a heartbeat never waits for more than one p
 
 The life of a message: `Transport.send` gives it to the peer's `links.Link`, whose `outbox.Outbox`
 queues it, urgent messages apart from bulk, and writes it at once if the connection takes it, or
-wakes the link's writer. The peer's `sessions.Session` decodes it and calls `Handler.on_messages`. A
-full queue drops its oldest messages: Raft sends them again. A request (`requests`) instead waits
-for room, has a deadline, and ends in a reply, `NotSent` (it certainly did nothing) or
-`OutcomeUnknown`.
+wakes the link's writer. The peer's `sessions.PeerSession` decodes it and calls
+`Handler.on_messages`. A full queue drops its oldest messages: Raft sends them again. A request
+(`requests`) instead waits for room, has a deadline, and ends in a reply, `NotSent` (it certainly
+did nothing) or `RequestOutcomeUnknown`.
 
 Modules: `transport` joins the rest; `links` dial and reconnect with backoff, `sessions` accept;
 `connection` is what both ends share; `requests` matches replies; `network` is TCP with or without
@@ -40,9 +40,9 @@ tests/transport/test_hostile.py.
 from streamd.transport.credentials import Credentials
 from streamd.transport.errors import (
     NotSent,
-    OutcomeUnknown,
     Refusal,
     RefusalCode,
+    RequestOutcomeUnknown,
     RequestRefused,
 )
 from streamd.transport.hello import PROTOCOL_VERSION, Hello
@@ -58,10 +58,10 @@ __all__ = [
     "Limits",
     "Network",
     "NotSent",
-    "OutcomeUnknown",
     "PeerConnection",
     "Refusal",
     "RefusalCode",
+    "RequestOutcomeUnknown",
     "RequestRefused",
     "TcpNetwork",
     "TlsContexts",

@@ -1,8 +1,8 @@
 """How nodes prove to each other who they are: by their certificates' names, or a shared secret.
 
 Certificates prove it before the first frame. With a secret both sides prove that they know it, over
-everything that the handshake has said so far. The dialler goes first: it chose whom to dial, and
-a stranger who dials this node gets nothing to guess the secret by.
+everything that the handshake has sent so far. The dialler goes first: it chose whom to dial, and a
+stranger who dials this node gets nothing to guess the secret by.
 
 ```
  dialler                                acceptor

@@ -11,7 +11,7 @@ class NotSent(Exception):
     """A request certainly never reached the peer."""
 
 
-class OutcomeUnknown(Exception):
+class RequestOutcomeUnknown(Exception):
     """A request was sent, at least in part, and no answer came."""
 
 

@@ -18,8 +18,8 @@ from streamd.transport.interface import Limits
 
 
 class Handshakes:
-    """Handshakes under way. `is_member` tells whether a member of the cluster is at an address, as
-    `client_of` gives it."""
+    """Handshakes under way. `is_member` returns whether a member of the cluster is at an address,
+    as `client_of` gives it."""
 
     def __init__(self, limits: Limits, is_member: Callable[[str], bool]) -> None:
         self._limits = limits

@@ -38,8 +38,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 class PeerConnection(msgspec.Struct, frozen=True):
     """The state of the connection to a dialled peer. Counters run since the peer was first
-    known. `release` is the version of streamd that the peer runs, as far as it has said so on this
-    connection or the last one."""
+    known. `release` is the version of streamd that the peer sent on this connection or the last
+    one."""
 
     connected: bool
     address: str
@@ -69,8 +69,8 @@ class Handler(Protocol):
     async def on_request(self, peer_id: int, group_id: int, kind: int, payload: bytes) -> bytes:
         """Answer a request to a group. Cancelled when the asker no longer waits.
 
-        Raise `RequestRefused` if nothing was done, `OutcomeUnknown` if that is not known; any
-        other exception tells the asker the same, and is logged as an error.
+        Raise `RequestRefused` if nothing was done, `RequestOutcomeUnknown` if that is not known;
+        any other exception tells the asker the same, and is logged as an error.
         """
 
 

@@ -149,7 +149,7 @@ class Link:
             await self._look_up()
             host = self.required_host
             if host is not None and not await leads_to(self.address, host):
-                raise ConnectionEnded(f"it was named by a peer at {host}, but is not there")
+                raise ConnectionEnded(f"a peer named the address {host}, but the node is not there")
             try:
                 return await self._context.network.connect(self.address)
             except (OSError, trio.BrokenResourceError) as error:
@@ -196,7 +196,7 @@ class Link:
     async def _prove_first(self, wire: Wire, hello: bytes, challenge: bytes) -> bytes:
         """Answer a challenge, and return it. Raises `ConnectionEnded`."""
         if len(challenge) != NONCE_BYTES:
-            raise ProtocolError("its challenge has another length")
+            raise ProtocolError("its challenge has the wrong length")
         proof = self._context.credentials.proof(FIRST, hello, challenge)
         await wire.write(frame(FrameKind.PROOF, proof))
         return challenge
@@ -210,7 +210,7 @@ class Link:
             self.refusal = refusal
             raise ConnectionEnded(f"refused by the peer: {refusal}")
         if kind != FrameKind.WELCOME:
-            raise ProtocolError("it answered the handshake with something else")
+            raise ProtocolError("its answer to the handshake is not a handshake")
         peer = parse_hello(payload)
         check(own, peer)
         self._context.handler.check(peer)

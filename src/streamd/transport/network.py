@@ -96,7 +96,7 @@ class PlainListener(trio.abc.Listener[PlainStream]):
 
 
 class TlsListener(trio.abc.Listener[trio.SSLStream[trio.SocketStream]]):
-    """Accepts connections for the server's side of `tls`, as it is when each is accepted."""
+    """Accepts connections for the server's side of `tls`, with the contexts loaded at that time."""
 
     def __init__(self, listener: trio.SocketListener, tls: Callable[[], TlsContexts]) -> None:
         self._listener = listener

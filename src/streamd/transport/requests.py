@@ -11,9 +11,9 @@ import trio
 from streamd.streams.content import UNDECODABLE
 from streamd.transport.errors import (
     NotSent,
-    OutcomeUnknown,
     ProtocolError,
     RefusalMessage,
+    RequestOutcomeUnknown,
     RequestRefused,
 )
 from streamd.transport.interface import Handler, Limits
@@ -59,13 +59,13 @@ class _Call:
     def result(self, reason: str) -> bytes:
         """The answer; otherwise `reason` is why there is none. Raises what `request` raises."""
         if self.reply is None:
-            raise OutcomeUnknown(reason) if self.begun else NotSent(reason)
+            raise RequestOutcomeUnknown(reason) if self.begun else NotSent(reason)
         if self.reply.status == ReplyStatus.DONE:
             return self.reply.payload
         refused = _REFUSED.decode(self.reply.payload)
         if self.reply.status == ReplyStatus.REFUSED:
             raise RequestRefused(refused.code, refused.message)
-        raise OutcomeUnknown(refused.message)
+        raise RequestOutcomeUnknown(refused.message)
 
 
 class Asking:
@@ -183,7 +183,7 @@ class Answering:
             nursery.start_soon(self._answer, request)
             return
         if self._outbox.waiting_packets >= _MAX_WAITING_REPLIES * self._limits.max_requests:
-            raise ProtocolError("it keeps asking without reading the replies")
+            raise ProtocolError("it keeps sending requests without reading the replies")
         refused = RefusalMessage(OVERLOADED, "too many requests of this node are under way")
         reply = Reply(request.request_id, ReplyStatus.REFUSED, _ENCODER.encode(refused))
         self._outbox.put_packet(Packet(FrameKind.REPLY, reply_payload(reply), _nothing))
@@ -225,7 +225,7 @@ class Answering:
             return None
         except RequestRefused as refused:
             status, why = ReplyStatus.REFUSED, RefusalMessage(refused.code, refused.message)
-        except OutcomeUnknown as unknown:
+        except RequestOutcomeUnknown as unknown:
             status, why = ReplyStatus.FAILED, RefusalMessage("OUTCOME_UNKNOWN", str(unknown))
         except self._fatal:
             raise

@@ -34,7 +34,7 @@ _ACCEPT_BACKOFF_S = 0.1
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-class Session:
+class PeerSession:
     """A peer's connection after its handshake: the peer sends, this side only replies."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Session:
         group_id, messages = parse_messages(payload)
         for message in messages:
             if message.sender != self.peer.node_id:
-                raise ProtocolError("it sent a message in another node's name")
+                raise ProtocolError("it sent a message with another node's id")
             if message.to != self._own_id:
                 raise ProtocolError(f"it sent a message for node {message.to}")
         self._handler.on_messages(self.peer.node_id, group_id, messages)
@@ -106,7 +106,7 @@ class Acceptor:
         is_member: Callable[[str], bool],
         answers_earlier: Callable[[str], bool],
     ) -> None:
-        """`is_member` tells whether a member is at an address (`client_of`), `answers_earlier`
+        """`is_member` returns whether a member is at an address (`client_of`), `answers_earlier`
         whether one is that may run a release in which the acceptor proves itself first."""
         self._context = context
         self._limits = context.limits
@@ -116,7 +116,7 @@ class Acceptor:
         self._handshakes = Handshakes(self._limits, is_member)
         self._answers_earlier = answers_earlier
         self._unfinished = Unfinished(self._limits.max_unfinished_bytes)
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, PeerSession] = {}
         self._complaint: tuple[str, dict[str, object]] | None = None
         self.refused = 0
 
@@ -172,9 +172,9 @@ class Acceptor:
         if session is not None:
             await self._run_session(session, wire)
         elif scope.cancelled_caught:
-            self._complain("too many handshakes at once; the oldest gave way")
+            self._complain("too many handshakes at once; the oldest was closed")
 
-    async def _run_session(self, session: Session, wire: Wire) -> None:
+    async def _run_session(self, session: PeerSession, wire: Wire) -> None:
         peer = session.peer
         self._context.count(peer.node_id, wire)
         if not self._is_expected(peer):
@@ -189,14 +189,14 @@ class Acceptor:
             wire.forget_parts()
             self._end(session)
 
-    def _end(self, session: Session) -> None:
+    def _end(self, session: PeerSession) -> None:
         if self._sessions.get(session.peer.node_id) is session:
             del self._sessions[session.peer.node_id]
             self._on_end(session.peer.node_id)
 
     async def _shake_hands(
         self, wire: Wire, stream: trio.abc.Stream, host: str | None
-    ) -> Session | None:
+    ) -> PeerSession | None:
         """The session, registered for its node, or None if the peer was refused.
 
         Raises `ConnectionEnded`.
@@ -204,7 +204,7 @@ class Acceptor:
         with trio.move_on_after(self._limits.handshake_timeout_s):
             kind, payload = await wire.read_frame(MAX_HELLO_BYTES)
             if kind != FrameKind.HELLO:
-                raise ProtocolError("it did not begin with a handshake")
+                raise ProtocolError("its first frame was not a handshake")
             peer = parse_hello(payload)
             try:
                 return await self._admit(wire, stream, host, peer, payload)
@@ -216,9 +216,9 @@ class Acceptor:
 
     async def _admit(
         self, wire: Wire, stream: trio.abc.Stream, host: str | None, peer: Hello, hello: bytes
-    ) -> Session:
-        """The session, registered for its node. What a node is told before its proof names nothing
-        of the cluster. Raises `Refusal`, `ConnectionEnded`."""
+    ) -> PeerSession:
+        """The session, registered for its node. Refusals sent before the node's proof reveal
+        nothing about the cluster. Raises `Refusal`, `ConnectionEnded`."""
         credentials = self._context.credentials
         credentials.check_certificate(stream, peer)
         own = self._context.hello()
@@ -234,8 +234,8 @@ class Acceptor:
             sent = frame(FrameKind.PROOF, proof)
         else:
             await self._prove_to_earlier(wire, host, own, peer, hello)
-            return self._install(Session(self._context, own.node_id, peer, host))
-        session = self._install(Session(self._context, own.node_id, peer, host))
+            return self._install(PeerSession(self._context, own.node_id, peer, host))
+        session = self._install(PeerSession(self._context, own.node_id, peer, host))
         try:
             await wire.write(frame(FrameKind.WELCOME, encode_hello(own)) + sent)
         except BaseException:
@@ -292,7 +292,7 @@ class Acceptor:
             )
         self._context.handler.check(peer)
 
-    def _install(self, session: Session) -> Session:
+    def _install(self, session: PeerSession) -> PeerSession:
         """Register a session for its node; this must happen before anything waits."""
         peer = session.peer
         earlier = self._sessions.get(peer.node_id)

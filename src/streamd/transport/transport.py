@@ -192,8 +192,8 @@ class Transport:
             if peer.node_id != link.node_id:
                 raise Refusal(
                     RefusalCode.NOT_EXPECTED,
-                    f"node {peer.node_id} is at {link.address}, where node {link.node_id} should "
-                    "be",
+                    f"node {peer.node_id} answers at {link.address}, where node {link.node_id} was "
+                    "expected",
                 )
             return
         if self._peers.get(peer.node_id, link) is not link:
@@ -273,7 +273,7 @@ class Transport:
         """Ask a group at a peer (`kind`: 0 to 65535) and return its answer.
 
         Waits for its turn while `max_requests` are under way. Raises `NotSent` (also at once when
-        there is no connection), `OutcomeUnknown` or `RequestRefused`.
+        there is no connection), `RequestOutcomeUnknown` or `RequestRefused`.
         """
         link = self._peers.get(peer_id)
         if link is None:

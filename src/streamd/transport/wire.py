@@ -149,7 +149,7 @@ def _array_head(length: int) -> bytes:
 def parse_messages(payload: bytes) -> tuple[int, list[Message]]:
     """The id of a group, and messages for it. Raises `ProtocolError`."""
     if len(payload) < _GROUP.size:
-        raise ProtocolError("it named no group")
+        raise ProtocolError("its message names no group")
     (group_id,) = _GROUP.unpack_from(payload)
     try:
         return group_id, _MESSAGES.decode(memoryview(payload)[_GROUP.size :])
@@ -240,7 +240,7 @@ class Wire:
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 raise ConnectionEnded(describe(error)) from error
         if patience.cancelled_caught:
-            raise ConnectionEnded("it does not read what it is sent")
+            raise ConnectionEnded("it does not read the messages sent to it")
         self.traffic.sent_bytes += len(data)
 
     async def watch(self) -> NoReturn:
@@ -257,7 +257,7 @@ class Wire:
             if trio.current_time() >= self._due_at:
                 begun = bool(self._buffer)
                 raise ConnectionEnded(
-                    "its frame arrived too slowly" if begun else "it has fallen silent"
+                    "its frame arrived too slowly" if begun else "it sent nothing for too long"
                 )
 
     @property
@@ -271,7 +271,7 @@ class Wire:
         while True:
             kind, payload = await self.read_frame(self._limits.max_frame_bytes)
             if self._parts and trio.current_time() > self._whole_by:
-                raise ConnectionEnded("its parts arrived too slowly")
+                raise ConnectionEnded("the parts of its message arrived too slowly")
             if kind == FrameKind.PART:
                 self._add_part(payload)
             elif kind & CONTINUED:
@@ -285,7 +285,7 @@ class Wire:
     def _add_part(self, payload: bytes) -> None:
         limits = self._limits
         if not payload or len(self._parts) + len(payload) > limits.max_packet_bytes:
-            raise ProtocolError("it sent parts that are empty or too large together")
+            raise ProtocolError("it sent parts that are empty or too large in total")
         if self.unfinished is not None:
             self.unfinished.add(len(payload))
         if not self._parts:
@@ -352,9 +352,9 @@ def describe(error: BaseException) -> str:
         else:
             break
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {error.verify_message}"
+        return f"its certificate was refused: {error.verify_message}"
     if isinstance(error, ssl.SSLEOFError):
         # Python's TLS tells the refused side nothing.
-        return "it broke off TLS; if it refused this node's certificate, its log tells why"
+        return "it broke off TLS; if it refused this node's certificate, its log says why"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return text or type(error).__name__

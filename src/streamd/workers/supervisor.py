@@ -90,12 +90,12 @@ class Supervisor:
         self.tls_loaded: Callable[[Sequence[str], str | None], None] = lambda *_: None
         self._drained = trio.Event()
         self._restarts = dict.fromkeys(map(str, range(1, config.server.workers + 1)), 0)
-        metrics.gauge("http_connections", "Open connections.", self._connections)
-        metrics.gauge("workers", "Workers that listen.", self._listening)
+        metrics.gauge("http_connections", "Open connections of clients.", self._connections)
+        metrics.gauge("workers", "Worker processes that accept connections.", self._listening)
         metrics.counter_by(
             "worker",
             "worker_restarts",
-            "How often a worker was started again.",
+            "Restarts of each worker process.",
             lambda: self._restarts,
         )
 

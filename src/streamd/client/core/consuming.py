@@ -34,7 +34,7 @@ class ConsumerFlows:
             raise ValueError("a consumer has a name")
         self.name = name
         self.stream = stream
-        # After the last message that the caller has got; None before the first.
+        # The position after the last message that the caller received; None before the first.
         self.position: str | None = None
         self._from = Place(start).position
         self._live = live

@@ -38,7 +38,7 @@ from streamd.client.positions import Positions, StreamPositions
 from streamd.protocol.headers import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
 from streamd.streams.content import JSON
 
-# Of starts that take the same epoch as another one.
+# Attempts when other starts claim the same epoch.
 _MAX_COLLISIONS = 3
 
 
@@ -55,7 +55,8 @@ class Keeper(Protocol):
 
 
 def keeper(positions: Positions | StreamPositions, session: Session, consumer: str) -> Keeper:
-    """What keeps the position of a consumer, whose text tells name and stream."""
+    """The keeper that stores a consumer's position in `positions`; `consumer` names consumer and
+    stream."""
     if isinstance(positions, StreamPositions):
         return _InStream(positions, session, consumer)
     return _InStore(positions, consumer)
@@ -114,7 +115,7 @@ class _InStream:
         # An id of at most 256 ASCII characters, whatever the names are.
         self._producer_id = f"consumer-{sha256(consumer.encode()).hexdigest()[:32]}"
         self._epoch = self._next_seq = self._records = 0
-        # What was sent under the next number, and is stored or not.
+        # The record sent under the next number whose outcome is unknown.
         self._unsettled: _Record | None = None
 
     def take_over(self) -> Flow[str | None]:

@@ -27,7 +27,7 @@ class Place:
         if comma and not (count.isascii() and count.isdigit()):
             raise ValueError(f"not the position of a message: {position!r}")
         self._skipped = int(count or 0)
-        # Of the messages that were taken last: the offset before them, how many messages after it
+        # The messages received last: the offset before them, how many messages after it
         # were left out, and how many there were in all.
         self._taken_from, self._left_out, self._taken = self.offset, 0, 0
 

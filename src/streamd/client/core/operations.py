@@ -62,7 +62,7 @@ def _info(answer: Answer) -> StreamInfo:
 
 
 def appended(session: Session, path: str, answer: Answer) -> Flow[Appended]:
-    """What the answer to an append tells, and where the stream ends.
+    """The result in the answer to an append, and the stream's end.
 
     Servers may leave that out of the answer to a repetition (section 5.2.1); then they are asked.
     """
@@ -96,7 +96,7 @@ def create(
 
 def head(session: Session, path: str) -> Flow[StreamInfo]:
     """What a stream is and where it ends."""
-    # Of both requests: a busy server is not asked for twice the time.
+    # Shared by both requests, so that a busy server is not retried for twice the time.
     backoff = Backoff(session)
     try:
         answer = yield from ask(session, Request("HEAD", path), backoff=backoff)

@@ -31,7 +31,7 @@ from streamd.streams.content import InvalidJson, is_json, json_elements, json_va
 
 # Per body, as the server has it.
 _MAX_MESSAGES = 100_000
-# Of starts that take the same epoch as another one.
+# Attempts when other starts claim the same epoch.
 _MAX_COLLISIONS = 3
 
 
@@ -81,11 +81,11 @@ class Batch:
         self.entries = entries
         self.size = sum(len(entry.data) for entry in entries)
         self.parts = [entry.data for entry in entries if entry.data]
-        # Whether all earlier ones had been acknowledged when it was sent.
+        # Whether all earlier appends had been acknowledged when this one was sent.
         self.was_first = False
         self.waits = True
         self.done = False
-        # Whether the server knows no batches: its records are to be sent one by one.
+        # Whether the server supports no batches, so that records are sent one by one.
         self.must_split = False
 
 
@@ -112,7 +112,7 @@ class ProducerFlows:
         self._queue: deque[_Entry] = deque()
         self._window: deque[Batch] = deque()
         self._next_seq = 0
-        # Of the queue alone, and of all that is not acknowledged.
+        # Bytes in the queue alone, and of all appends that are not acknowledged.
         self._queued_bytes = self._held_bytes = 0
         # Calls, counted: accepted, acknowledged, and those that a flush waits for.
         self._added = self._settled = self._flush_to = 0
@@ -290,7 +290,11 @@ class ProducerFlows:
                     # the server answers so to all appends, and stores each try.
                     collisions += 1
                     if collisions > _MAX_COLLISIONS:
-                        raise unexpected(answer.status, "a first append passes for a repetition")
+                        raise unexpected(
+                            answer.status,
+                            "the server took a first append for a duplicate: another "
+                            "producer uses this id",
+                        )
                     yield from self._claim(self.epoch + 1)
                     continue
                 self._claimed = True

@@ -51,7 +51,7 @@ class Incarnation:
 
     @property
     def is_stale(self) -> bool:
-        """Whether it is a while since the last answer that told."""
+        """Whether no answer has shown the stream's incarnation for a while."""
         is_known = self.tag is not None
         return is_known and self._session.clock() - self._checked_at >= _SOON_S
 
@@ -76,7 +76,7 @@ def incarnation_tag(etag: str | None) -> str | None:
 
 
 def replaced(status: int | None = None) -> StreamReplaced:
-    """What tells that another stream is read than the one that was begun."""
+    """The error for a stream that was replaced since reading began."""
     message = "another stream has this name now, or the cluster was restored from a backup"
     return StreamReplaced("STREAM_REPLACED", message, status)
 
@@ -106,7 +106,9 @@ def read(
         chunk = _chunk(answer)
         same.check(answer, params["offset"], chunk)
         if chunk.next_offset == params["offset"] and not chunk.up_to_date:
-            yield backoff.pause_after(session.url, Lost("the answer leads nowhere", sent=True))
+            yield backoff.pause_after(
+                session.url, Lost("the answer's next offset does not advance", sent=True)
+            )
             continue
         backoff.reset()
         yield Emit(chunk)
@@ -155,7 +157,7 @@ def follow_from(
 
 
 def _is_news(chunk: Chunk, before: Chunk) -> bool:
-    """Whether a chunk tells more than the one before it; a silent stream repeats itself."""
+    """Whether a chunk has data, or otherwise differs from the one before it."""
     return chunk._replace(data=b"") != before._replace(data=b"") or not chunk.empty
 
 
@@ -184,7 +186,9 @@ def _follow_by_long_poll(
             idling.reset()
             yield Emit(chunk)
         elif session.clock() - asked_at < _SOON_S:
-            yield idling.pause_after(session.url, Lost("no news came at once", sent=True))
+            yield idling.pause_after(
+                session.url, Lost("the server had nothing new to send", sent=True)
+            )
 
 
 def _follow_by_sse(session: Session, path: str, chunk: Chunk, same: Incarnation) -> Flow[None]:
@@ -224,7 +228,9 @@ def _follow_by_sse(session: Session, path: str, chunk: Chunk, same: Incarnation)
         if has_news or (heard and session.clock() - asked_at >= _SOON_S):
             backoff.reset()  # A server ends each response after a while.
         else:
-            failure = failure or Lost("the connection ended without news", sent=True)
+            failure = failure or Lost(
+                "the connection ended before the server sent anything", sent=True
+            )
         if failure is not None:
             yield backoff.pause_after(url, failure)
 

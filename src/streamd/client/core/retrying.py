@@ -31,7 +31,7 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 _LONGEST_ASKED_PAUSE_S = 300.0
 _ANNOUNCE_AFTER_S = 1.0
-# What an answer may take beyond the time for retries, if that is a bound.
+# Time that the last answer may take beyond the time for retries.
 GRACE_S = 1.5
 _LEAST_TIMEOUT_S = 0.1
 

@@ -27,7 +27,7 @@ from streamd.client.names import BadName, StreamName
 from streamd.client.values import START, Bootstrap, Snapshot
 from streamd.protocol.headers import CONTENT_TYPE, STREAM_NEXT_OFFSET, STREAM_SNAPSHOT_OFFSET
 
-# Above what a server takes unless its operator raises the limit (server.max_snapshot_bytes).
+# More than a server accepts unless its operator raises server.max_snapshot_bytes.
 MAX_SNAPSHOT_BYTES = 1 << 30
 _NO_SNAPSHOT = Snapshot(START, "", b"")
 

@@ -73,7 +73,10 @@ class RateLimits:
             f"{whose}_{kind}": 0 for whose in ("identity", "bucket") for kind in _KINDS
         }
         metrics.counter_by(
-            "limit", "rate_limited", "Requests that limits refused.", lambda: self._refused
+            "limit",
+            "rate_limited",
+            "Requests refused by a rate limit, by limit.",
+            lambda: self._refused,
         )
 
     def exist(self) -> bool:

@@ -208,7 +208,7 @@ class Hub:
     def export(self, metrics: Metrics) -> None:
         """Export the number of live responses under way."""
         metrics.gauge_by(
-            "mode", "live_readers", "Live responses under way.", lambda: self.reading_now
+            "mode", "live_readers", "Live reads in progress, by mode.", lambda: self.reading_now
         )
 
     def begin(self, mode: str) -> None:

@@ -80,7 +80,7 @@ _DECODER = msgspec.json.Decoder(list[Entry])
 
 
 class Journal:
-    """The plan of one part, as far as it is decided."""
+    """The decisions made so far about one part."""
 
     # How far this worker process has trimmed each journal, in bytes.
     _trimmed: dict[str, int] = {}  # noqa: RUF012
@@ -124,7 +124,7 @@ class Journal:
             except ProducerFenced as fenced:
                 raise Fenced(
                     f"batch {entry.epoch} of sink {self._part.sink_id} is over, batch "
-                    f"{fenced.epoch} has begun: this task is a leftover of it"
+                    f"{fenced.epoch} has begun: this task belongs to the ended batch"
                 ) from fenced
             except NotFound:
                 if entry.number or not is_first_try:

@@ -128,7 +128,7 @@ class Sender:
         except ProducerFenced as fenced:
             raise Fenced(
                 f"stream {target.name}: a later batch of sink {self._part.sink_id} than "
-                f"{self._part.epoch} has begun: this task is a leftover"
+                f"{self._part.epoch} has begun: this task belongs to an ended batch"
             ) from fenced
         except Refused as refusal:
             if not (self._skip_closed and isinstance(refusal, StreamClosed)):

@@ -67,7 +67,7 @@ class Target:
 class Targets:
     """Finds streams by the names in rows, and creates missing ones if allowed."""
 
-    # By the servers' URLs and the name.
+    # Keys are the servers' URLs and the stream's name.
     _remembered: dict[tuple[tuple[str, ...], str], Target] = {}  # noqa: RUF012
 
     def __init__(self, client: Client, settings: Settings) -> None:

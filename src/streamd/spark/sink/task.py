@@ -40,7 +40,7 @@ def write_part(batches: Iterator[pa.RecordBatch], settings: Settings, part: Part
 
 
 class _Rows:
-    """The rows of a partition, taken from Spark as they are needed."""
+    """The rows of a partition, taken from Spark one by one."""
 
     def __init__(
         self, batches: Iterator[pa.RecordBatch], targets: Targets, settings: Settings
@@ -156,7 +156,7 @@ class _Attempt:
         )
 
 
-# What this worker process has found for the runs of sinks.
+# Results of this worker process's look-ups, by run of a sink.
 _MOST_LOOKS = 100
 _looks: dict[tuple[str, str], RelocatedRows] = {}
 

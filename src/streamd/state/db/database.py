@@ -144,7 +144,7 @@ class StreamDB(StateSchema):
             await self._tasks.__aexit__(type(interrupted), interrupted, interrupted.__traceback__)
             raise
         if isinstance(error, Exception):
-            # Not through the task group, which would wrap it.
+            # The task group would wrap the error, so it does not get it.
             await self._tasks.__aexit__(None, None, None)
             return False
         ended = bool(await self._tasks.__aexit__(kind, error, traceback))
@@ -153,7 +153,7 @@ class StreamDB(StateSchema):
         return ended
 
     async def ready(self) -> None:
-        """Wait until the rows are those of the stream's end, as it was after this began.
+        """Wait until the rows include everything up to the stream's end at the time of the call.
 
         Raises `DatabaseClosed`, or the error that ended the database.
         """
@@ -177,7 +177,7 @@ class StreamDB(StateSchema):
             self._writes.check()
 
     async def close(self) -> None:
-        """Follow no longer, end the feeds, and close the store. The rows stay as they are.
+        """Stop following, end the feeds, and close the store. The rows stay unchanged.
 
         Leaving `async with` closes, too.
         """
@@ -193,7 +193,7 @@ class StreamDB(StateSchema):
                 self._is_open = False
 
     def _end(self, error: Exception) -> None:
-        """Nothing comes from the stream any longer. The first error counts."""
+        """Record that following the stream has ended; keep the first error."""
         self._writes.end(error)
         self._feeds.end(None if isinstance(error, DatabaseClosed) else error)
         self._ready.set()
@@ -356,7 +356,7 @@ class StreamDB(StateSchema):
         name = events[0].headers.txid
         txid = name or uuid4().hex
         texts = [encode_event(_in_transaction(event, txid)) for event in events]
-        # As readers will see them. One that they could not read would never come back.
+        # Decoded as by readers, because an event that they cannot read would never be confirmed.
         sent = [decode_event(text) for text in texts]
         shown = [row for event in sent for row in self._shown(event)]
         write = self._writes.begin(txid, shown, len(sent))

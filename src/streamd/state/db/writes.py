@@ -21,7 +21,7 @@ class DatabaseClosed(StateError):
 
 
 class Overtaken(StateError):
-    """Whether a transaction came cannot be told: a snapshot replaced messages before they were
+    """Whether the transaction was stored is unknown: a snapshot replaced messages before they were
     read, or another stream has the name."""
 
 
