@@ -185,7 +185,7 @@ class Problem(Enum):
         "Send the stream's content type.", *_STATE)
     STREAM_CLOSED = 409, "the stream is closed", "Append to another stream.", *_STATE
     STREAM_EXISTS = (409, "the stream exists with another configuration",
-        "Use it as it is, or choose another name.")
+        "Use the stream that exists, or choose another name.")
     STREAM_GONE_409 = (409, "the stream, or the source of the fork, was deleted; forks keep it",
         "Choose another name, or another source.")
     PRECONDITION_FAILED = (412,
