@@ -91,7 +91,7 @@ def test_a_key_that_does_not_fit_is_passed_over(members: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("bits", [1024, 2047])
 def test_a_short_rsa_key_is_passed_over(bits: int) -> None:
-    with pytest.raises(KeySetError, match="none of 1 keys"):
+    with pytest.raises(KeySetError, match="none of the 1 keys"):
         parse_keys(key_set(signing_key("short", "RS256", bits)), ALL)
 
 

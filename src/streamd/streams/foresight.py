@@ -17,7 +17,7 @@ def foresee(machine: Machine, command: Command, now_ms: int) -> Outcome | None:
     """What the machine would answer now to a command that changes nothing.
 
     None if the command may change something, or only the log can decide: after a stream has
-    expired the next command ends it, and the first one under a quota counts its bytes.
+    expired the next command ends it, and the first one since there was a quota counts its bytes.
     """
     state = machine.state
     if not isinstance(command, Append | Create | PublishSnapshot):
@@ -59,4 +59,4 @@ def _is_changed_by_judging(state: State, key: bytes, now_ms: int) -> bool:
     stream = state.streams.get(key)
     if stream is None or stream.deleted:
         return False
-    return stream.expired(now_ms) or (stream.kept_from is None and bool(state.limits.quotas))
+    return stream.expired(now_ms) or (stream.kept_from is None and state.header.counts)
