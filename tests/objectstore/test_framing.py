@@ -22,5 +22,7 @@ def test_a_head_of_something_else_is_refused() -> None:
 
 
 def test_a_later_version_is_not_damage_and_asks_for_a_later_streamd() -> None:
-    with pytest.raises(ColdRefused, match="a thing is of version 2, which this streamd does not"):
+    with pytest.raises(
+        ColdRefused, match="a thing is of version 2, which this release does not know"
+    ):
         HEAD.unpack(Head(b"SDXX", 2, "IQ", "a thing").pack(7, 8))
