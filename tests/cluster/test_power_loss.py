@@ -148,7 +148,7 @@ async def test_a_single_node_refuses_a_damaged_state_once_its_log_was_compacted(
         await node.group.storage.compact()
     damage_state(tmp_path)
     for _ in range(2):
-        with pytest.raises(StorageError, match=r"state.*Restore the data directory"):
+        with pytest.raises(StorageError, match=r"state.* is corrupt"):
             async with running_node(tmp_path):
                 pass
     assert (tmp_path / "state").is_dir()

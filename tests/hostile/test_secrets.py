@@ -275,10 +275,10 @@ def break_all(scene: Scene) -> None:
         resource.prlimit(node.process.pid, resource.RLIMIT_CORE, (0, 0))
     # A disk that fails: an exception that nothing handles.
     assert two.process is not None
-    resource.prlimit(two.process.pid, resource.RLIMIT_FSIZE, (4096, 4096))
+    resource.prlimit(two.process.pid, resource.RLIMIT_FSIZE, (65536, 65536))
     with suppress(httpx.HTTPError):
         headers = {"Content-Type": "text/plain", **operator}
-        scene.ask(two, "PUT", "/v1/stream/agents/last", headers=headers, content=b"x" * 9000)
+        scene.ask(two, "PUT", "/v1/stream/agents/last", headers=headers, content=b"x" * 200_000)
     assert two.wait() == 1
     assert "Traceback" in two.output or "error" in two.output
     assert one.process is not None

@@ -155,7 +155,7 @@ def test_wrong_requests_to_a_store_are_refused(tmp_path: Path) -> None:
     store: dict[str, Any] = {"store": str(tmp_path), "stream": "a/b"}
     with pytest.raises(StreamMissing, match="has no state of cluster 1f0c4a57"):
         ask(**store)
-    with pytest.raises(BadOption, match="option cacert does not go with option store"):
+    with pytest.raises(BadOption, match="option cacert cannot be combined with option store"):
         ask(**store, cacert="x")
     with pytest.raises(BadOption, match=r"url, servers separated .*, not with both"):
         ask(**store, url="http://127.0.0.1:1")

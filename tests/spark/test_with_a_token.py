@@ -52,7 +52,7 @@ def test_a_missing_token_is_reported(spark: SparkSession, server: Authorized) ->
 def test_a_token_does_not_go_with_a_store(spark: SparkSession) -> None:
     register(spark)
     frame = spark.read.format("streamd").schema("record string")
-    with pytest.raises(Exception, match="option token does not go with option store"):
+    with pytest.raises(Exception, match="option token cannot be combined with option store"):
         frame.options(store="/nowhere", token="sd_x", stream="a").load().collect()
 
 

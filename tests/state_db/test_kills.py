@@ -122,7 +122,7 @@ def adopt(stream: Stream, path: Path) -> str:
             assert await compact(client.stream(stream.name), longer_than=0)
 
     anyio.run(trim)
-    fill(stream, random_events(Random(19), 500))
+    fill(stream, random_events(Random(19), 2500))
     return "copy"
 
 
@@ -145,11 +145,11 @@ def test_a_kill_at_any_moment_neither_loses_nor_repeats_a_change(
 ) -> None:
     """Within a statement, a write to the file, or a request: the kernel ends the process when it
     has used up its time."""
-    path, events = tmp_path / "state.db", random_events(Random(17), 1500)
+    path, events = tmp_path / "state.db", random_events(Random(17), 4500)
     fill(stream, events)
     task = prepare(stream, path)
     if prepare is adopt:
-        events += random_events(Random(18), 500) + random_events(Random(19), 500)
+        events += random_events(Random(18), 500) + random_events(Random(19), 2500)
     kills = 0
     for moment_s in moments(15):
         with copier(stream, path, f"{task}:{moment_s}") as process:

@@ -53,8 +53,11 @@ class RunningProcess(ABC):
         """Poll until something is so. Raises `AssertionError` with the output when the process
         ends before, or `DEADLINE_S` have passed."""
         deadline = time.monotonic() + self.DEADLINE_S
-        while not condition():
-            assert self.is_alive, f"it ended: {self.wait()}, not {what}: {self.output}"
+        while True:
+            was_alive = self.is_alive  # before, because it may end while the condition is looked at
+            if condition():
+                return
+            assert was_alive, f"it ended: {self.wait()}, not {what}: {self.output}"
             assert time.monotonic() < deadline, f"in time, not {what}: {self.output}"
             time.sleep(_POLL_S)
 

@@ -167,7 +167,7 @@ class Node:
             self.group,
             cold,
             reader,
-            node_tasks=[PeriodicTask("evict", self.evictor.round)],
+            node_tasks=[PeriodicTask("drop", self.evictor.round)],
             leader_tasks=[
                 PeriodicTask("flush", guarded(self.flusher.round)),
                 PeriodicTask("archive", guarded(self.archive.make_round)),

@@ -36,7 +36,7 @@ from streamd.client.errors import (
 )
 from streamd.client.positions import Positions, StreamPositions
 from streamd.protocol.headers import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
-from streamd.streams.content import JSON
+from streamd.streams.content import JSON, UNDECODABLE
 
 # Attempts when other starts claim the same epoch.
 _MAX_COLLISIONS = 3
@@ -183,7 +183,7 @@ class _InStream:
         try:
             records = msgspec.json.decode(snapshot, type=list[_Record])
             news = [msgspec.json.decode(data, type=_Record) for data in found.messages]
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             name = self._stream.name.written
             raise ValueError(f"{name} holds other things than positions: {error}") from error
         consumers = {record.consumer: record for record in records}
