@@ -54,6 +54,7 @@ class Workload:
         self._short_lived: list[ShortLived] = []
         # They never see a success.
         self._impatient: list[Client] = []
+        self._leaving: set[str] = set()
         self.report = Report()
         self.operations: list[Operation] = []
 
@@ -99,7 +100,9 @@ class Workload:
         reader.start()
 
     def send_clients_away_from(self, node_id: int) -> None:
-        """A node is leaving: clients that stayed with it roam as soon as a request fails."""
+        """A node is about to be removed from the cluster: clients that stayed with it roam as soon
+        as a request fails."""
+        self._leaving.add(f"n{node_id}")
         self.shared.open_to_all.discard(node_id)
         for client in self._clients():
             if client.node_id == node_id:
@@ -213,6 +216,12 @@ class Workload:
         ]
         return (min(returned) - moment_ns) / 1e9
 
+    def judge(self, path: Path) -> Report:
+        """Check the history at `path`, which holds everything that the clients did."""
+        self.operations = history.load([path])
+        self.report = check(self.operations, self._leaving)
+        return self.report
+
     def longest_gap(self) -> float:
         """The longest time without an acknowledged append, in seconds."""
         moments = sorted(
@@ -271,8 +280,7 @@ def pause_leader(cluster: ClusterProcesses, work: Workload) -> None:
 
 
 def _judge(workload: Workload, path: Path, recovery_s: float) -> None:
-    workload.operations = history.load([path])
-    workload.report = report = check(workload.operations)
+    report = workload.judge(path)
     _tell(report, workload.counts, recovery_s)
     findings = [str(finding) for finding in report.findings]
     assert report.is_valid, "\n".join([f"{len(findings)} findings in {path}", *findings[:10]])
