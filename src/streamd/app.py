@@ -56,8 +56,9 @@ from streamd.http.door.front_door import FrontDoor
 from streamd.http.http2.asgi import AsgiApplication
 from streamd.http.http2.hypercorn_server import HypercornHttp2
 from streamd.http.ops import create_ops_app
+from streamd.http.protocol.application import Application
 from streamd.http.protocol.cursors import Cursors
-from streamd.http.protocol.messages import Application, Request, Response
+from streamd.http.protocol.messages import Request, Response
 from streamd.http.queue_levels import queue_levels
 from streamd.http.sockets.descriptors import allowed_connections
 from streamd.http.streams.live import Hub

@@ -20,16 +20,9 @@ from streamd.http.door.front_door import FrontDoor
 from streamd.http.door.listeners import listen
 from streamd.http.http2.asgi import AsgiApplication
 from streamd.http.http2.hypercorn_server import HypercornHttp2
-from streamd.http.protocol.messages import (
-    Begun,
-    Channel,
-    ClientGone,
-    Later,
-    LiveResponse,
-    Parked,
-    Request,
-    Response,
-)
+from streamd.http.protocol.application import Begun, Later
+from streamd.http.protocol.connections import Channel, ClientGone
+from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 from streamd.process.metrics import Metrics
 from tests.http.pki import Pki
 from tests.http.serving import PATIENCE_S, RawClient, serving, until

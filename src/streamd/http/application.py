@@ -15,16 +15,9 @@ from streamd.http.access.admin_guard import AdminGuard
 from streamd.http.access.auditor import Auditor
 from streamd.http.access.needs import OPEN, Need
 from streamd.http.dispatcher import Dispatcher
+from streamd.http.protocol.application import Begun, Later
 from streamd.http.protocol.fields import refuse_coding
-from streamd.http.protocol.messages import (
-    Begun,
-    LateAnswer,
-    Later,
-    LiveResponse,
-    Parked,
-    Request,
-    Response,
-)
+from streamd.http.protocol.messages import LateAnswer, LiveResponse, Parked, Request, Response
 from streamd.http.protocol.refusals import REFUSALS
 from streamd.http.protocol.routing import (
     NO_SUCH_ROUTE,

@@ -8,7 +8,8 @@ from typing import Any
 
 import trio
 
-from streamd.http.protocol.messages import Request, Response, error_response
+from streamd.http.protocol.messages import Request, Response
+from streamd.http.protocol.refusals import error_response
 from streamd.protocol.problems import Problem
 
 Message = MutableMapping[str, Any]

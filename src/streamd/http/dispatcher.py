@@ -11,15 +11,8 @@ import trio
 
 from streamd.group.proposals import OutcomeUnknown, Settled
 from streamd.http.access.rates import charge_answer
-from streamd.http.protocol.messages import (
-    Begun,
-    LateAnswer,
-    Later,
-    LiveResponse,
-    Parked,
-    Request,
-    Response,
-)
+from streamd.http.protocol.application import Begun, Later
+from streamd.http.protocol.messages import LateAnswer, LiveResponse, Parked, Request, Response
 from streamd.http.protocol.refusals import REFUSALS, answer_to
 from streamd.http.streams.writes import Write
 from streamd.process.metrics import Metrics

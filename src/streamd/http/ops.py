@@ -12,7 +12,7 @@ from werkzeug.exceptions import HTTPException
 
 from streamd.http.admin.answers import Answer, answering, refusal
 from streamd.http.admin.operator import Operator
-from streamd.http.protocol.messages import error_response
+from streamd.http.protocol.refusals import error_response
 from streamd.http.router import document, scopes_of
 from streamd.http.routes import OPERATIONS
 from streamd.node.leader_operations import LeaderOperations

@@ -20,17 +20,9 @@ from streamd.group.proposals import OutcomeUnknown, Settled, unavailable
 from streamd.http.access.stream_guard import StreamGuard
 from streamd.http.application import check_coding
 from streamd.http.dispatcher import Dispatcher
-from streamd.http.protocol.messages import (
-    Begun,
-    Channel,
-    ClientGone,
-    ConnectionCount,
-    Later,
-    LiveResponse,
-    Parked,
-    Request,
-    Response,
-)
+from streamd.http.protocol.application import Begun, Later
+from streamd.http.protocol.connections import Channel, ClientGone, ConnectionCount
+from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 from streamd.http.protocol.routing import StreamRoute, Target, takes_pieces
 from streamd.http.router import RESOURCES, find
 from streamd.http.routes import Judge

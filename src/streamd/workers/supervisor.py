@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from streamd.config.settings import AuthConfig, ClusterConfig, ColdConfig, Config
 from streamd.group.group import Group
 from streamd.http.door.listeners import share_ports
-from streamd.http.protocol.messages import Application
+from streamd.http.protocol.application import Application
 from streamd.http.sockets.outgoing import Outgoing
 from streamd.process.metrics import Metrics
 from streamd.workers.desk import Desk

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from streamd.config.settings import ServerConfig
 from streamd.http.access.host_names import HostNames, are_all_known, is_same_origin
-from streamd.http.protocol.messages import Request, Response, error_response
+from streamd.http.protocol.messages import Request, Response
+from streamd.http.protocol.refusals import error_response
 from streamd.protocol.headers import CONTENT_TYPE
 from streamd.protocol.problems import Problem
 

@@ -19,13 +19,8 @@ from streamd.audit_trail.refusals import Kind
 from streamd.audit_trail.trail import AuditTrail, AuditUnavailable
 from streamd.http.access.authority import Authority
 from streamd.http.access.needs import SERVER, Need
-from streamd.http.protocol.messages import (
-    ErrorBody,
-    LiveResponse,
-    Request,
-    Response,
-)
-from streamd.http.protocol.refusals import answer_to
+from streamd.http.protocol.messages import LiveResponse, Request, Response
+from streamd.http.protocol.refusals import ErrorBody, answer_to
 from streamd.http.protocol.wire import body_parts
 from streamd.streams.content import UNDECODABLE
 

@@ -13,15 +13,9 @@ from math import ceil
 import trio
 
 from streamd.auth.rates import NS_PER_S, Account, Accounts, Shortage, TableFull, take
-from streamd.http.protocol.messages import (
-    ConnectionCount,
-    IncomingBody,
-    LateAnswer,
-    LiveResponse,
-    Request,
-    Response,
-    error_response,
-)
+from streamd.http.protocol.connections import ConnectionCount, IncomingBody
+from streamd.http.protocol.messages import LateAnswer, LiveResponse, Request, Response
+from streamd.http.protocol.refusals import error_response
 from streamd.http.protocol.routing import Target, bucket_of, takes_pieces
 from streamd.http.protocol.wire import body_parts
 from streamd.process.metrics import Metrics

@@ -26,18 +26,11 @@ from streamd.http.door.parking import ParkedRequests
 from streamd.http.door.reactor import Reactor
 from streamd.http.door.shared import Shared
 from streamd.http.door.states import FOLLOWING, State
+from streamd.http.protocol.application import Begun
+from streamd.http.protocol.connections import Buffer, ConnectionCount
 from streamd.http.protocol.heads import Head
-from streamd.http.protocol.messages import (
-    Begun,
-    Buffer,
-    ConnectionCount,
-    LiveResponse,
-    Parked,
-    Request,
-    Response,
-    error_response,
-)
-from streamd.http.protocol.refusals import answer_to
+from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
+from streamd.http.protocol.refusals import answer_to, error_response
 from streamd.http.protocol.wire import (
     PREFACE_HEAD,
     answer_parts,

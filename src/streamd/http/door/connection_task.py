@@ -26,15 +26,9 @@ from streamd.http.door.continuations import (
 )
 from streamd.http.door.parking import wait
 from streamd.http.door.states import State
+from streamd.http.protocol.connections import Buffer, ClientGone
 from streamd.http.protocol.heads import Head
-from streamd.http.protocol.messages import (
-    Buffer,
-    ClientGone,
-    LiveResponse,
-    Parked,
-    Request,
-    Response,
-)
+from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 from streamd.http.protocol.refusals import answer_to
 from streamd.http.protocol.wire import CONTINUE, live_head
 from streamd.http.sockets.incoming import Pace, WholeBody, WireBody, check_head

@@ -27,7 +27,7 @@ from streamd.http.door.parking import ParkedRequests
 from streamd.http.door.reactor import Reactor
 from streamd.http.door.shared import Http2, Shared
 from streamd.http.door.states import BETWEEN_REQUESTS, State
-from streamd.http.protocol.messages import Application
+from streamd.http.protocol.application import Application
 from streamd.http.sockets.transports import SocketTransport, StreamTransport, Transport
 from streamd.process.addresses import is_loopback_client
 from streamd.process.metrics import Metrics

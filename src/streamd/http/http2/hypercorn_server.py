@@ -21,7 +21,7 @@ from hypercorn.typing import ConnectionState
 from streamd.config.settings import ServerConfig
 from streamd.http.http2.asgi import AsgiApplication
 from streamd.http.http2.hypercorn_connection import HypercornConnection, LimitedStream
-from streamd.http.protocol.messages import ConnectionCount
+from streamd.http.protocol.connections import ConnectionCount
 from streamd.http.sockets.fair_limits import FairLimit
 from streamd.http.sockets.outgoing import Outgoing
 

@@ -17,7 +17,7 @@ from streamd.http.admin.token_bodies import (
 from streamd.http.openapi.elements import Json
 from streamd.http.openapi.errors import SHARED
 from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody
-from streamd.http.protocol.messages import ErrorBody
+from streamd.http.protocol.refusals import ErrorBody
 from streamd.http.streams.batches import BatchBody
 from streamd.http.streams.buckets import BucketBody, BucketsBody, ListingBody
 

@@ -15,7 +15,8 @@ from typing import Protocol
 import trio
 import zstandard
 
-from streamd.http.protocol.messages import Buffer, Request, Response
+from streamd.http.protocol.connections import Buffer
+from streamd.http.protocol.messages import Request, Response
 from streamd.http.protocol.wire import body_parts
 from streamd.process.threads import RunBlocking
 from streamd.protocol.headers import ACCEPT_ENCODING

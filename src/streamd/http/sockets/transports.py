@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import trio
 
-from streamd.http.protocol.messages import Buffer, ClientGone
+from streamd.http.protocol.connections import Buffer, ClientGone
 
 RECEIVE_BYTES = 64 * 1024
 # How much a client may send ahead during its live response.

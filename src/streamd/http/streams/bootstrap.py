@@ -10,15 +10,9 @@ from msgspec.structs import replace
 
 from streamd.auth import signed_urls
 from streamd.http.access.rates import spend_out
+from streamd.http.protocol.connections import Buffer, Channel, ClientGone
 from streamd.http.protocol.fields import parse_query
-from streamd.http.protocol.messages import (
-    Buffer,
-    Channel,
-    ClientGone,
-    LiveResponse,
-    Request,
-    Response,
-)
+from streamd.http.protocol.messages import LiveResponse, Request, Response
 from streamd.http.protocol.routing import BootstrapRoute
 from streamd.http.sockets.fair_limits import LimitReached
 from streamd.http.streams.service import Service

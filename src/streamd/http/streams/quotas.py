@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from streamd.http.protocol.messages import Response, error_response
+from streamd.http.protocol.messages import Response
+from streamd.http.protocol.refusals import error_response
 from streamd.protocol.problems import Problem
 from streamd.streams.commands import Outcome, Result
 

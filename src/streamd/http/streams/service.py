@@ -13,7 +13,8 @@ from streamd.http.access.rates import RateLimits
 from streamd.http.access.stream_guard import StreamGuard
 from streamd.http.protocol.compression import Compressor
 from streamd.http.protocol.cursors import Cursors
-from streamd.http.protocol.messages import Response, error_response
+from streamd.http.protocol.messages import Response
+from streamd.http.protocol.refusals import error_response
 from streamd.http.protocol.routing import StreamRoute
 from streamd.http.sockets.fair_limits import FairLimit
 from streamd.http.sockets.outgoing import Outgoing

@@ -10,15 +10,9 @@ from msgspec.structs import replace
 
 from streamd.auth import signed_urls
 from streamd.http.protocol import fields
-from streamd.http.protocol.messages import (
-    Channel,
-    ClientGone,
-    IncomingBody,
-    LiveResponse,
-    Request,
-    Response,
-    error_response,
-)
+from streamd.http.protocol.connections import Channel, ClientGone, IncomingBody
+from streamd.http.protocol.messages import LiveResponse, Request, Response
+from streamd.http.protocol.refusals import error_response
 from streamd.http.protocol.routing import LatestSnapshotRoute, SnapshotRoute
 from streamd.http.sockets.fair_limits import LimitReached
 from streamd.http.streams.quotas import quota_answer

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from streamd.http.protocol import fields
 from streamd.http.protocol.conditions import ANY_STATE, if_match, named_tag
-from streamd.http.protocol.messages import Request, Response, error_response
-from streamd.http.protocol.refusals import answer_to
+from streamd.http.protocol.messages import Request, Response
+from streamd.http.protocol.refusals import answer_to, error_response
 from streamd.http.protocol.routing import StreamRoute
 from streamd.http.streams.quotas import quota_answer
 from streamd.http.streams.service import BUCKET_NOT_FOUND, GONE, NOT_FOUND, Service, offset_gone
