@@ -25,7 +25,7 @@ from streamd.http.door.continuations import (
 from streamd.http.door.parking import ParkedRequests
 from streamd.http.door.reactor import Reactor
 from streamd.http.door.shared import Shared
-from streamd.http.door.states import FOLLOWING, State
+from streamd.http.door.states import FOLLOWING, State, WrongTransition
 from streamd.http.protocol.application import Begun
 from streamd.http.protocol.connections import Buffer, ConnectionCount
 from streamd.http.protocol.heads import Head
@@ -110,9 +110,11 @@ class Connection:
         self._is_new = True
 
     def enter(self, state: State) -> None:
-        """Change the state. One that ended stays so, while its task goes on to where it waits."""
+        """Change the state. One that ended stays so, while its task goes on to where it waits.
+        Raises `WrongTransition`."""
         if self.state is not _ENDED:
-            assert state in FOLLOWING[self.state], f"{self.state.name} to {state.name}"
+            if state not in FOLLOWING[self.state]:
+                raise WrongTransition(self.state, state, self.end)
             self.state = state
             self.since = self.shared.clock.now
 

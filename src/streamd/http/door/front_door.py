@@ -26,7 +26,7 @@ from streamd.http.door.newcomers import Newcomers
 from streamd.http.door.parking import ParkedRequests
 from streamd.http.door.reactor import Reactor
 from streamd.http.door.shared import Http2, Shared
-from streamd.http.door.states import BETWEEN_REQUESTS, State
+from streamd.http.door.states import BETWEEN_REQUESTS, State, WrongTransition
 from streamd.http.protocol.application import Application
 from streamd.http.sockets.transports import SocketTransport, StreamTransport, Transport
 from streamd.process.addresses import is_loopback_client
@@ -254,6 +254,8 @@ class FrontDoor:
         connection, goes_on = task.connection, False
         try:
             goes_on = await task.run()
+        except WrongTransition as wrong:
+            wrong.report()
         finally:
             if not goes_on:
                 self._forget(connection)
@@ -291,4 +293,7 @@ class FrontDoor:
             await trio.sleep(_SWEEP_INTERVAL_S)
             self.shared.clock.tick()
             for connection in tuple(self.connections):
-                connection.check_time(self.shared.clock.now)
+                try:
+                    connection.check_time(self.shared.clock.now)
+                except WrongTransition as wrong:
+                    wrong.contain()
