@@ -14,9 +14,8 @@ import trio
 import trio.testing
 
 from streamd.group import admission, state_flusher
-from streamd.group.pins import Pins
-from streamd.group.read_index import ReadIndex
-from streamd.group.reclaim import reclaim_some
+from streamd.group.reads import ReadIndex
+from streamd.group.reclaim import Pins, reclaim_some
 from streamd.group.retention import Retention
 from streamd.http.streams.live import Reader
 from streamd.node.node import Node

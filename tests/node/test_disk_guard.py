@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from streamd.config.storage import StorageConfig
+from streamd.config.settings import StorageConfig
 from streamd.group.proposals import (
     DiskLow,
     Proposal,
