@@ -11,9 +11,9 @@ import trio
 from streamd.auth.identity import SignedIdentity
 from streamd.config.settings import ServerConfig
 from streamd.group.proposals import NoRoom, Unavailable
-from streamd.http.access.admin_guard import AdminGuard
 from streamd.http.access.auditor import Auditor
 from streamd.http.access.needs import OPEN, Need
+from streamd.http.access.page_guards import AdminGuard
 from streamd.http.dispatcher import Dispatcher
 from streamd.http.protocol.application import Begun, Later
 from streamd.http.protocol.fields import refuse_coding

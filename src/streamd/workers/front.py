@@ -17,7 +17,7 @@ import trio
 
 from streamd.config.settings import ServerConfig
 from streamd.group.proposals import OutcomeUnknown, Settled, unavailable
-from streamd.http.access.stream_guard import StreamGuard
+from streamd.http.access.page_guards import StreamGuard
 from streamd.http.application import check_coding
 from streamd.http.dispatcher import Dispatcher
 from streamd.http.protocol.application import Begun, Later

@@ -21,9 +21,9 @@ from streamd.http.http2.asgi import AsgiApplication
 from streamd.http.http2.hypercorn_server import HypercornHttp2
 from streamd.http.sockets.descriptors import allowed_connections
 from streamd.process.logs import set_up_logging
-from streamd.process.malloc import share_one_heap
 from streamd.process.metrics import Metrics
 from streamd.process.privacy import keep_private
+from streamd.process.threads import share_one_heap
 from streamd.workers.front import WorkerApplication
 from streamd.workers.link import Link
 from streamd.workers.messages import (

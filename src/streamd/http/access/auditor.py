@@ -14,9 +14,8 @@ from urllib.parse import quote_from_bytes
 
 import msgspec
 
-from streamd.audit_trail import notes
 from streamd.audit_trail.refusals import Kind
-from streamd.audit_trail.trail import AuditTrail, AuditUnavailable
+from streamd.audit_trail.trail import AuditTrail, AuditUnavailable, collect
 from streamd.http.access.authority import Authority
 from streamd.http.access.needs import SERVER, Need
 from streamd.http.protocol.messages import LiveResponse, Request, Response
@@ -89,7 +88,7 @@ class Auditor:
             asked_id = await self._trail.asked(entry)
         except AuditUnavailable as error:
             return answer_to(error)
-        details = notes.collect()
+        details = collect()
         outcome: dict[str, object] = {"status": None, "code": "INTERRUPTED"}
         try:
             response = await act()

@@ -7,10 +7,9 @@ from urllib.parse import unquote
 import msgspec
 from quart import Response, request
 
-from streamd.audit_trail.notes import note
+from streamd.audit_trail.trail import note
 from streamd.group.proposals import Unavailable
-from streamd.http.admin.answers import Answer
-from streamd.http.admin.operator import Operator
+from streamd.http.admin.operator import Answer, Operator
 from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody
 from streamd.protocol.problems import Problem
 from streamd.streams.checks import fault

@@ -11,8 +11,7 @@ from quart import Response, request
 from streamd.auth import signed_urls, tokens
 from streamd.auth.signed_urls import Grant
 from streamd.http.access.authority import compiled
-from streamd.http.admin.answers import Answer
-from streamd.http.admin.operator import Operator
+from streamd.http.admin.operator import Answer, Operator
 from streamd.http.admin.token_bodies import SignedUrl, UrlToSign
 from streamd.protocol.problems import Problem
 from streamd.streams.tokens import Token

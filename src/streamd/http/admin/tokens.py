@@ -11,12 +11,11 @@ from typing import TypeVar
 import msgspec
 from quart import Response, request
 
-from streamd.audit_trail.notes import note
+from streamd.audit_trail.trail import note
 from streamd.auth import signed_urls, tokens
 from streamd.auth.scopes import parse_scopes
 from streamd.group.proposals import Unavailable
-from streamd.http.admin.answers import Answer
-from streamd.http.admin.operator import Operator
+from streamd.http.admin.operator import Answer, Operator
 from streamd.http.admin.token_bodies import (
     NewToken,
     NewTokenBody,

@@ -19,10 +19,9 @@ import trio
 from streamd.config.settings import ServerConfig
 from streamd.http.door.connection import Connection
 from streamd.http.door.connection_task import ConnectionTask
-from streamd.http.door.connections_by_client import ConnectionsByClient
 from streamd.http.door.continuations import Continuation, ServeAll, SpeakHttp2
 from streamd.http.door.listeners import accept_for_ever, client_certificate, turn_away
-from streamd.http.door.newcomers import Newcomers
+from streamd.http.door.newcomers import ConnectionsByClient, Newcomers
 from streamd.http.door.parking import ParkedRequests
 from streamd.http.door.reactor import Reactor
 from streamd.http.door.shared import Http2, Shared

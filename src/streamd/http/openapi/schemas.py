@@ -14,8 +14,7 @@ from streamd.http.admin.token_bodies import (
     TokensBody,
     UrlToSign,
 )
-from streamd.http.openapi.elements import Json
-from streamd.http.openapi.errors import SHARED
+from streamd.http.openapi.elements import SHARED, Json
 from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody
 from streamd.http.protocol.refusals import ErrorBody
 from streamd.http.streams.batches import BatchBody

@@ -9,8 +9,8 @@ import trio
 from streamd.audit_trail.trail import AuditTrail
 from streamd.config.settings import ServerConfig
 from streamd.http.access.authority import Authority
+from streamd.http.access.page_guards import StreamGuard
 from streamd.http.access.rates import RateLimits
-from streamd.http.access.stream_guard import StreamGuard
 from streamd.http.protocol.compression import Compressor
 from streamd.http.protocol.cursors import Cursors
 from streamd.http.protocol.messages import Response
@@ -22,7 +22,7 @@ from streamd.http.streams.live import Hub
 from streamd.http.streams.recent_answers import RecentAnswers
 from streamd.node.node import Node
 from streamd.protocol.problems import Problem
-from streamd.streams.commands import Sweep
+from streamd.streams.commands import Outcome, Result, Sweep
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
 
@@ -160,3 +160,18 @@ NOT_FOUND = error_response(Problem.STREAM_NOT_FOUND)
 BUCKET_NOT_FOUND = error_response(Problem.BUCKET_NOT_FOUND)
 GONE = error_response(Problem.STREAM_GONE)
 TOO_MANY_READERS = error_response(Problem.TOO_MANY_READERS)
+
+
+def quota_answer(outcome: Outcome) -> Response:
+    """The answer to a refusal by a quota."""
+    match outcome.result:
+        case Result.BUCKET_FULL:
+            message = "the bucket keeps as many bytes as its limits allow"
+            return error_response(Problem.QUOTA_EXCEEDED, message)
+        case Result.STREAM_FULL:
+            message = "the stream keeps as many bytes as the limits of its bucket allow"
+            return error_response(Problem.QUOTA_EXCEEDED, message)
+        case Result.TOO_MANY_STREAMS:
+            return error_response(Problem.TOO_MANY_STREAMS)
+        case _:
+            raise AssertionError(outcome)

@@ -15,8 +15,7 @@ from streamd.http.protocol.messages import LiveResponse, Request, Response
 from streamd.http.protocol.refusals import error_response
 from streamd.http.protocol.routing import LatestSnapshotRoute, SnapshotRoute
 from streamd.http.sockets.fair_limits import LimitReached
-from streamd.http.streams.quotas import quota_answer
-from streamd.http.streams.service import GONE, NOT_FOUND, Service, offset_gone
+from streamd.http.streams.service import GONE, NOT_FOUND, Service, offset_gone, quota_answer
 from streamd.node.blobs import BlobGone, Upload, UploadRefused
 from streamd.objectstore.errors import ColdError
 from streamd.protocol.headers import CONTENT_TYPE

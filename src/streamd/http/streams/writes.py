@@ -13,8 +13,14 @@ from streamd.http.protocol.conditions import ANY_STATE, if_match, named_tag
 from streamd.http.protocol.messages import Request, Response
 from streamd.http.protocol.refusals import answer_to, error_response
 from streamd.http.protocol.routing import StreamRoute
-from streamd.http.streams.quotas import quota_answer
-from streamd.http.streams.service import BUCKET_NOT_FOUND, GONE, NOT_FOUND, Service, offset_gone
+from streamd.http.streams.service import (
+    BUCKET_NOT_FOUND,
+    GONE,
+    NOT_FOUND,
+    Service,
+    offset_gone,
+    quota_answer,
+)
 from streamd.node.foresight import SMALL_WRITE_BYTES
 from streamd.protocol.headers import CONTENT_TYPE, IF_NONE_MATCH
 from streamd.protocol.problems import Problem, ProblemError

@@ -9,7 +9,6 @@ The parts:
 - `lanes`: appends that are stored once;
 - `snapshots`: begin with a snapshot where messages were trimmed;
 - `compacting`: publish one, for a program or in the background;
-- `finishing`: work that a cancelled caller waits for;
 - `sqlite`: a durable copy of the rows and of the offset, in one transaction per batch.
 
 A batch is planned (`streamd.state.consumer`), then kept by the store, then shown: rows, feeds and
