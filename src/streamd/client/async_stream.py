@@ -57,7 +57,7 @@ class AsyncStream:
 
     @property
     def name(self) -> str:
-        """The name as it was given."""
+        """The name that was given."""
         return self._flows.name.written
 
     async def create(

@@ -168,7 +168,7 @@ class AsyncBucket:
     ) -> AsyncIteration[ListedStream]:
         """Iterate over its streams in the order of their ids, which begin with `prefix`.
 
-        `after` is an id after which to begin. Pages are asked for as they are needed. Raises
+        `after` is an id after which to begin. Each page is requested when it is needed. Raises
         `BucketNotFound`.
         """
         return self._driver.iterate(operations.listing(self._session, self._path, prefix, after))

@@ -58,7 +58,7 @@ class Stream:
 
     @property
     def name(self) -> str:
-        """The name as it was given."""
+        """The name that was given."""
         return self._flows.name.written
 
     def create(

@@ -308,7 +308,7 @@ class HttpApplication:
 
     def _described(self, request: Request) -> tuple[str, Sequence[Need]]:
         """As the auditor wants it: the label of a request's route, and what it needs, as far as
-        that can be told."""
+        that is known."""
         resource, target = self._find(request.path)
         try:
             return resource.label, resource.scopes(request.method, target, request.headers)

@@ -36,7 +36,7 @@ class Dispatcher:
         submit: Submit,
         answered: Callable[[Request, Response | LiveResponse], None] = lambda *_: None,
     ) -> None:
-        """`answered` is told of all answers that are counted."""
+        """`answered` is called with each answer that is counted."""
         self._metrics = metrics
         self._submit = submit
         self._answered = answered

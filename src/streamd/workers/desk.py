@@ -72,7 +72,7 @@ class Desk:
         tls_loaded: Callable[[Sequence[str], str | None], None],
     ) -> None:
         """Without `versions` the worker keeps no answers. `ready` is called when it listens, and
-        `tls_loaded` as `TlsFiles.told`."""
+        `tls_loaded` as `TlsFiles.on_load`."""
         self.link = link
         self.outgoing = outgoing
         self.is_ready = False

@@ -179,7 +179,7 @@ class WorkerApplication:
         self.link.send(Closed(self._connections.pop(connection)))
 
     def end_live_responses(self) -> None:
-        """End all live responses as they are: this worker stops, the group's process does not."""
+        """End all live responses at once: this worker stops, the group's process does not."""
         self.is_ending = True
         for exchange in self._exchanges.values():
             exchange.stop()

@@ -55,7 +55,7 @@ class Supervisor:
     `application` answers what they forward, and `groups`, by id, take their commands. With
     `keeps_answers` they answer reads again while nothing changes: only of a node that needs no
     other's word for a read. `has_limits` says whether requests are charged to anyone. `tls_loaded`
-    is told by each worker, as `TlsFiles.told`.
+    is called for each worker, as `TlsFiles.on_load`.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ class Worker:
         self._door = _front_door(self._application, config, self._metrics)
         self._tls = server_tls(config.server)
         if self._tls is not None:
-            self._tls.told = lambda files, error: self._link.send(TlsLoaded([*files], error))
+            self._tls.on_load = lambda files, error: self._link.send(TlsLoaded([*files], error))
         listeners = [socket.socket(fileno=descriptor) for descriptor in start.listeners]
         self._nursery.start_soon(self._serve, self._door, self._application, listeners)
 

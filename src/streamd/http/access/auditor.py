@@ -1,7 +1,7 @@
 """Records who administered the node and who was refused: an audit trail's view of requests.
 
-An entry has what identifies a request and its sender, never a query, a header's value as it was
-sent, or a body: these may hold credentials and content.
+An entry has what identifies a request and its sender, never a query, a header's unchecked
+value, or a body: these may hold credentials and content.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Auditor:
         return response
 
     def _entry(self, request: Request) -> dict[str, object]:
-        """What is said of a request."""
+        """What an entry has of a request."""
         who, credential = self._authority.seen(request)
         route, wanted = self._describe(request)
         entry: dict[str, object] = {

@@ -226,8 +226,8 @@ def spend_out(accounts: Sequence[Account], size: int) -> None:
 
 
 def charge_answer(request: Request, response: Response | LiveResponse) -> None:
-    """Charge the body of an answer to a read. That of a live one without a length is charged as it
-    is sent."""
+    """Charge the body of an answer to a read. Each piece of a live one without a length is charged
+    when it is sent."""
     if isinstance(response, LiveResponse):
         spend_out(request.accounts, response.length or 0)
     else:

@@ -54,7 +54,7 @@ async def set_all(operator: Operator, kind: Kind, name: str) -> Answer:
         raise Problem.INVALID_REQUEST.error(_FAULTS[wrong])
     if not operator.node.may_have_limits():
         raise Unavailable(
-            "a member of the cluster has not said that it understands limits: all must run "
+            "this node does not know that all members understand limits: all must run "
             "this release, and be connected, when the first limits are set"
         )
     if await _propose(operator, command) is Result.TOO_MANY_LIMITS:

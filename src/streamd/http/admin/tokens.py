@@ -71,7 +71,7 @@ async def create(operator: Operator) -> Answer:
     )
     if not operator.node.may_have_tokens():
         raise Unavailable(
-            "a member of the cluster has not said that it understands tokens: all must run "
+            "this node does not know that all members understand tokens: all must run "
             "this release, and be connected, when the first token is made"
         )
     match await _propose(operator, command):

@@ -61,7 +61,7 @@ class Reactor:
         self._left_in_turn = CALLS_PER_TURN
 
     def watch(self, connection: Watched, transport: SocketTransport) -> None:
-        """Watch a connection's socket. What has come already is told of, too."""
+        """Watch a connection's socket. It is also called for what has come already."""
         descriptor = transport.fileno()
         self._watched[descriptor] = connection
         self._epoll.register(descriptor, _EVENTS)

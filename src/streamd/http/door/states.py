@@ -18,14 +18,13 @@
 ```
 
 Every state leads to ENDED besides. A transition that is not in the table is a bug, and ends the
-connection. Over TLS a connection enters TASK_IDLE with its handshake and
-never returns to the reactor: it waits for its stream in TASK_BUSY. HTTP/2 is one TASK_BUSY to the
-end.
+connection. Over TLS a connection enters TASK_IDLE with its handshake and never returns to the
+reactor: it waits for its stream in TASK_BUSY. HTTP/2 is one TASK_BUSY to the end.
 
 What does not follow from the state is kept beside it:
 
-- `Connection.hung_up` (the client sends nothing more) and `has_more` (the socket may hold bytes of
-  which the epoll has told already) are about the socket, and may change in any state.
+- `Connection.hung_up` (the client sends nothing more) and `has_more` (the socket may hold bytes
+  that the epoll has reported already) are about the socket, and may change in any state.
 - Which connections the reactor does not receive for is the reactor's set `_paused`, which the batch
   I/O reads: those that are ANSWERING or PARKED, and those whose next turn is due.
 - `WireChannel.is_open` (a live response has begun) is about the response. A response may be PARKED

@@ -20,7 +20,7 @@ ANY_STATE = IfMatch()
 
 
 def without_coding(tag: bytes) -> bytes:
-    """The tag of the answer as it was before it was compressed."""
+    """The tag that the answer had before it was compressed."""
     return _CODING.sub(b'"', tag)
 
 

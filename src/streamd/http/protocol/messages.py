@@ -198,8 +198,8 @@ class LiveResponse:
     writes the rest. If `length` is given, the head states it as the body's size in bytes, and `run`
     sends exactly as much. `run` raises `ClientGone` when the client has left, and also to abort a
     body that it cannot finish. The adapter calls it before it waits for anything, so `run`
-    certainly releases what the handler holds for it; a response that is not sent after all is told
-    to `abandon` that.
+    certainly releases what the handler holds for it; of a response that is not sent after all
+    the adapter calls `abandon`.
     """
 
     __slots__ = ("status", "head", "run", "length", "abandon")

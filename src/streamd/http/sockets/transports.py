@@ -48,7 +48,7 @@ class Transport(Protocol):
 
     @property
     def descriptor(self) -> int | None:
-        """The socket's, if bytes may be written to it as they are."""
+        """The socket's, if bytes may be written to it unencrypted."""
 
     def send_now(self, data: bytes) -> int:
         """Write without waiting; returns the number of bytes written."""

@@ -82,7 +82,7 @@ def _head(stream: Stream, boundary: bytes) -> bytes:
 
 
 class _Bootstrap:
-    """One response under way, for a stream as it was when it began."""
+    """One response under way, for the state that the stream had when it began."""
 
     def __init__(self, service: Service, stream: Stream, boundary: bytes, sending: Sending) -> None:
         self._service = service

@@ -288,7 +288,7 @@ def _slice(
 
 
 def body_of(stream: Stream, found: Slice) -> Buffer | list[Buffer]:
-    """A slice as a body: JSON messages in brackets, other records as they are stored."""
+    """A slice as a body: JSON messages in brackets, other records without a change."""
     if not is_json(stream.content_type):
         return found.parts or b""
     if not found.parts:

@@ -121,7 +121,7 @@ class Service:
             await self.node.group.reads.catch_up()
 
     def _must_expire(self, route: StreamRoute, stream: Stream) -> bool:
-        """Whether a stream has expired and the log must say so before a reader is told.
+        """Whether a stream has expired and the log must say so before a reader learns it.
 
         Clocks of nodes differ. If one node answered by its own clock that a stream is gone, another
         could still show the stream afterwards. So the leader first writes the expiry to the log,

@@ -45,7 +45,7 @@ async def tail_by_sse(
     at: Position,
     echoed_cursor: int | None,
 ) -> Response | LiveResponse | LateAnswer:
-    """GET with ``live=sse``: everything after `at`, then each change as it is made."""
+    """GET with ``live=sse``: everything after `at`, then each change when it is made."""
     try:
         await service.node.reads.read(stream, Window(at, 1))
     except OffsetMismatch:
