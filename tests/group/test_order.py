@@ -27,14 +27,7 @@ from streamd.streams.model import Stream
 from tests.raft.cluster import lone_leader
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
-from tests.support.nodes import (
-    append,
-    append_to,
-    create,
-    key,
-    read_all,
-    running_node,
-)
+from tests.support.nodes import append, append_to, create, key, read_all, running_node
 from tests.support.threads import in_order
 
 T = TypeVar("T")

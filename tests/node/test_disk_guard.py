@@ -12,13 +12,7 @@ import httpx
 import pytest
 
 from streamd.config.settings import StorageConfig
-from streamd.group.proposals import (
-    DiskLow,
-    Proposal,
-    Unavailable,
-    decode_answers,
-    encode_proposals,
-)
+from streamd.group.proposals import DiskLow, Proposal, Unavailable, decode_answers, encode_proposals
 from streamd.node.disk_guard import DEFAULT_MIN_FREE_BYTES, DiskGuard, DiskSpace
 from streamd.node.node import Node
 from streamd.streams.commands import Delete, Result

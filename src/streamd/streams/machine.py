@@ -38,11 +38,7 @@ from streamd.streams.commands import (
 )
 from streamd.streams.content import DEFAULT_CONTENT_TYPE, same_media_type
 from streamd.streams.forks import Anchor, ForkRefused, end_stream, resolve_fork
-from streamd.streams.model import (
-    Bucket,
-    IfMatch,
-    Stream,
-)
+from streamd.streams.model import Bucket, IfMatch, Stream
 from streamd.streams.offsets import Position
 from streamd.streams.sessions import PackageStamp, WriteSession
 from streamd.streams.state import State

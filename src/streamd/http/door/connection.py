@@ -31,11 +31,7 @@ from streamd.http.protocol.connections import Buffer, ConnectionCount
 from streamd.http.protocol.heads import Head
 from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 from streamd.http.protocol.refusals import answer_to, error_response
-from streamd.http.protocol.wire import (
-    PREFACE_HEAD,
-    answer_parts,
-    take_head,
-)
+from streamd.http.protocol.wire import PREFACE_HEAD, answer_parts, take_head
 from streamd.http.sockets import incoming
 from streamd.http.sockets.incoming import WholeBody
 from streamd.http.sockets.outgoing import UNCOUNTED_BYTES

@@ -9,22 +9,11 @@ from collections.abc import Callable
 import anyio
 import anyio.to_thread
 
-from streamd.client import (
-    AlreadyExists,
-    AsyncStream,
-    OffsetGone,
-    SnapshotNotFound,
-    StreamdError,
-)
+from streamd.client import AlreadyExists, AsyncStream, OffsetGone, SnapshotNotFound, StreamdError
 from streamd.client.connecting import MAX_ANSWER_BYTES
 from streamd.client.names import BadName, parse_name
 from streamd.state.consumer import Plan
-from streamd.state.db.snapshots import (
-    ForeignSnapshot,
-    incarnation_of,
-    read_snapshot,
-    summary_of,
-)
+from streamd.state.db.snapshots import ForeignSnapshot, incarnation_of, read_snapshot, summary_of
 from streamd.state.events import StateError
 from streamd.state.summary import Summary
 from streamd.streams.content import JSON, InvalidJson
