@@ -108,7 +108,7 @@ class Compressor:
         else:
             return
         if len(body) < size:
-            # Two representations must not share a strong tag; `conditions` understands both.
+            # Two representations must not share a strong tag; `fields.named_tag` understands both.
             response.head = (
                 _ETAG.sub(rb'\1-%b"\r' % coding, response.head)
                 + b"Content-Encoding: %b\r\n" % coding

@@ -10,9 +10,8 @@ import trio
 
 from streamd.http.access.rates import begin_live, charge_answer, end_live
 from streamd.http.protocol import compression, fields
-from streamd.http.protocol.conditions import named_tag
 from streamd.http.protocol.connections import Buffer
-from streamd.http.protocol.fields import Live, ReadQuery
+from streamd.http.protocol.fields import Live, ReadQuery, named_tag
 from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 from streamd.http.protocol.routing import StreamRoute
 from streamd.http.streams.live import Reader

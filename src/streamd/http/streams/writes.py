@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from streamd.http.protocol import fields
-from streamd.http.protocol.conditions import ANY_STATE, if_match, named_tag
+from streamd.http.protocol.fields import ANY_STATE, if_match, named_tag
 from streamd.http.protocol.messages import Request, Response
 from streamd.http.protocol.refusals import answer_to, error_response
 from streamd.http.protocol.routing import StreamRoute

@@ -16,12 +16,11 @@ import msgspec
 from msgspec import UNSET
 
 from streamd.client import AsyncStream, Chunk, InvalidRequest, OffsetGone, StreamReplaced
-from streamd.state.consumer import Consumer, Plan
+from streamd.state.consumer import Consumer, Plan, Policies
 from streamd.state.db.collections import Collection
-from streamd.state.db.compacting import Compactor
 from streamd.state.db.feeds import Feeds
 from streamd.state.db.lanes import Lanes
-from streamd.state.db.snapshots import incarnation_of, read_snapshot
+from streamd.state.db.snapshots import Compactor, incarnation_of, read_snapshot
 from streamd.state.db.sqlite import Copied, SQLite, StoreCorrupt
 from streamd.state.db.writes import DatabaseClosed, Writes
 from streamd.state.definition import CollectionDefinition, StateSchema
@@ -33,7 +32,6 @@ from streamd.state.events import (
     encode_event,
     json_text,
 )
-from streamd.state.policies import Policies
 from streamd.state.tables import ABSENT
 from streamd.streams.content import JSON, InvalidJson, is_json
 
