@@ -12,7 +12,7 @@ class Closing(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @abstractmethod
@@ -26,7 +26,7 @@ class AsyncClosing(ABC):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *raised: object) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @abstractmethod

@@ -15,8 +15,7 @@ import click
 from click.core import ParameterSource
 
 from streamd.client import Client
-from streamd.commands.terminal import exit_on_failure
-from streamd.commands.waiting import watch
+from streamd.commands.terminal import exit_on_failure, watch
 
 DEFAULT_URL = "http://127.0.0.1:4437"
 # A token of the server or of an identity provider (RFC 6750 section 2.1).

@@ -14,9 +14,8 @@ from streamd.http.protocol.connections import Buffer, Channel, ClientGone
 from streamd.http.protocol.fields import parse_query
 from streamd.http.protocol.messages import LiveResponse, Request, Response
 from streamd.http.protocol.routing import BootstrapRoute
-from streamd.http.sockets.fair_limits import LimitReached
 from streamd.http.streams.service import Service
-from streamd.http.streams.snapshots import TOO_MANY_DOWNLOADS, Sending
+from streamd.http.streams.snapshots import Sending
 from streamd.objectstore.errors import ColdError
 from streamd.protocol.problems import Problem
 from streamd.streams.chunks import OffsetMismatch, Slice, Window
@@ -46,10 +45,7 @@ async def bootstrap(
     service.touch(route.stream, stream)
     # A copy, because the machine changes its own: tail and snapshot must stay as they are now.
     stream = replace(stream)
-    try:
-        sending = Sending(service, stream, request.client)
-    except LimitReached:
-        return TOO_MANY_DOWNLOADS
+    sending = Sending(service, stream, request.client)
     size = stream.tail.byte - stream.earliest.byte
     spend_out(request.accounts, size + (stream.snapshot.size if stream.snapshot else 0))
     response = _Bootstrap(service, stream, boundary, sending)
