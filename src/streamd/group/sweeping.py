@@ -27,12 +27,11 @@ SWEEP_BATCH = 256
 # only ends uploads whose server is gone.
 UPLOAD_IDLE_MS = 120_000
 _MAX_ABANDONED = 10_000
-# How many are ended at a time, so that a stream is not looked at for each new producer.
+# How many producers are ended at a time, so that a stream is not looked at for each new producer.
 _MOST_AT_ONCE = MAX_PRODUCERS // 10
 _ROWS_AT_ONCE = 4_096
 # How long a stream is left alone after it was looked at.
 _PAUSE_S = 5.0
-
 _COUNTED_AT_ONCE = 256
 
 _PRODUCER = msgspec.msgpack.Decoder(ProducerState)
@@ -97,7 +96,8 @@ def _idlest(store: StateStore, stream_id: int, now_ms: int) -> list[str]:
 
 
 class Counting:
-    """Passes over all streams until every bucket has counted its own; once in a term."""
+    """Lets buckets count the streams that are older than the first quota: passes over all streams
+    until every bucket has counted its own, once in a term."""
 
     def __init__(self, group: Faces, store: StateStore, run_blocking: RunBlocking) -> None:
         self._group = group

@@ -53,6 +53,8 @@ __all__ = [
 ]
 
 NO_CONFIGURATION = Configuration()
+# How much of the log is read at once to find its configurations.
+_SCAN_BYTES = 1024 * 1024
 
 
 class Core:
@@ -414,9 +416,6 @@ def _assert_follows(new: HardState, old: HardState) -> None:
     assert new.term > old.term or same_vote, (new, old)
 
 
-SCAN_BYTES = 1024 * 1024
-
-
 def stored_hard_state(hard_state: HardState, log: Log, applied_index: int) -> HardState:
     """The hard state to start with. Raises `RaftViolation` when it does not belong to the log, or
     the log does not belong to the applied state.
@@ -446,7 +445,7 @@ def stored_configurations(
     history = ConfigurationHistory(applied_index, configuration)
     index = applied_index + 1
     while index <= log.last_index:
-        entries = log.entries(index, log.last_index + 1, SCAN_BYTES)
+        entries = log.entries(index, log.last_index + 1, _SCAN_BYTES)
         for entry in entries:
             if entry.kind == EntryKind.CONFIGURATION:
                 history.append(entry)

@@ -12,7 +12,8 @@ from streamd.raft.state import State
 class ElectionTimer:
     """How long a node has not heard from a leader, in ticks (thesis 3.4, 9.3).
 
-    It runs out between one and two election timeouts, so that candidates rarely collide."""
+    It runs out between one and two election timeouts, so that candidates rarely collide.
+    """
 
     def __init__(self, base_ticks: int, random: Random) -> None:
         self._base_ticks = base_ticks

@@ -175,7 +175,8 @@ class View(Protocol):
 
 
 class HotRows:
-    """A view that leaves out the chunks and parts that end within their id's slices.
+    """A view that leaves out the chunks and parts that end within their id's slices, because the
+    cold store has them too; and what describes one node's own rows: which of them it has evicted.
 
     Slices of an id have no gaps, so whatever ends before the end of one is in the cold store.
     """

@@ -37,7 +37,14 @@ _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 class Handshakes:
     """Handshakes under way. `is_member` returns whether a member of the cluster is at an address,
-    as `client_of` gives it."""
+    as `client_of` gives it.
+
+    A connection that has proved nothing costs a descriptor and a task, so there is a limit. First
+    come, first served would let silent strangers keep everyone out: here the oldest handshake gives
+    way to a newcomer. An honest one takes milliseconds, so only a flood of thousands a second ends
+    it before it is done. And strangers never take the places of members: those are counted by
+    themselves.
+    """
 
     def __init__(self, limits: Limits, is_member: Callable[[str], bool]) -> None:
         self._limits = limits
