@@ -27,8 +27,7 @@ from streamd.objectstore.packs import PackWriter
 from streamd.objectstore.segments import SegmentWriter
 from streamd.raft.membership import bootstrap_entry
 from streamd.raft.messages import Entry, EntryKind
-from streamd.storage.hot_rows import HotRows
-from streamd.storage.raft_snapshots import SnapshotMeta, SnapshotSource
+from streamd.storage.raft_snapshots import HotRows, SnapshotMeta, SnapshotSource
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk

@@ -32,8 +32,7 @@ import trio
 from msgspec.structs import replace
 
 from streamd import __version__
-from streamd.audit_trail.file_sink import FileSink
-from streamd.audit_trail.sinks import Sink
+from streamd.audit_trail.sinks import FileSink, Sink
 from streamd.audit_trail.stream_sink import StreamSink
 from streamd.audit_trail.trail import AuditTrail
 from streamd.auth import identity, tokens
@@ -51,13 +50,13 @@ from streamd.credentials.tls_files import TlsFiles
 from streamd.group.stores import Stores
 from streamd.http.access.authority import Authority
 from streamd.http.application import HttpApplication
-from streamd.http.asgi_bridge import call_asgi
 from streamd.http.door.front_door import FrontDoor
 from streamd.http.http2.asgi import AsgiApplication
 from streamd.http.http2.hypercorn_server import HypercornHttp2
-from streamd.http.ops import create_ops_app
+from streamd.http.ops import call_asgi, create_ops_app
+from streamd.http.protocol.application import Application
 from streamd.http.protocol.cursors import Cursors
-from streamd.http.protocol.messages import Application, Request, Response
+from streamd.http.protocol.messages import Request, Response
 from streamd.http.queue_levels import queue_levels
 from streamd.http.sockets.descriptors import allowed_connections
 from streamd.http.streams.live import Hub

@@ -13,9 +13,8 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from streamd.audit_trail.file_sink import FileSink
 from streamd.audit_trail.refusals import MAX_OF_A_KIND, WINDOW_S, Kind
-from streamd.audit_trail.sinks import Sink, SinkFailed
+from streamd.audit_trail.sinks import FileSink, Sink, SinkFailed
 from streamd.audit_trail.trail import ASK_TIMEOUT_S, MAX_WAITING, AuditTrail, AuditUnavailable
 from streamd.config.settings import ConfigError
 from streamd.process.metrics import Metrics

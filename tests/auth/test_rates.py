@@ -9,15 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streamd.auth.rates import (
-    NS_PER_S,
-    Account,
-    Accounts,
-    Shortage,
-    TableFull,
-    TokenBucket,
-    take,
-)
+from streamd.auth.rates import NS_PER_S, Account, Accounts, Shortage, TableFull, TokenBucket, take
 
 rates = st.integers(1, 10**12) | st.integers(1, 10)
 pauses_ns = st.integers(0, 10) | st.integers(0, 10 * NS_PER_S)

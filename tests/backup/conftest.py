@@ -9,18 +9,9 @@ import pytest
 
 from streamd.streams.commands import Delete, SetLimits
 from streamd.streams.limits import Limits
-from tests.backup.history import (
-    MINUTE_MS,
-    UNFLUSHED,
-    Copy,
-    History,
-)
+from tests.backup.history import MINUTE_MS, UNFLUSHED, Copy, History
 from tests.backup.test_archive import a_round, archived
-from tests.support.archived import (
-    NOW_MS,
-    cold_in,
-    log_of,
-)
+from tests.support.archived import NOW_MS, cold_in, log_of
 from tests.support.nodes import Clock, append_to, create, key, running_node
 
 # Some of the appends are refused.

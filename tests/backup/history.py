@@ -12,11 +12,7 @@ from streamd.config.settings import ColdConfig
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.codec import time_of_batch
 from streamd.tiering.async_store import AsyncObjectStore
-from tests.support.archived import (
-    Said,
-    cold_in,
-    state_after,
-)
+from tests.support.archived import Said, cold_in, state_after
 from tests.support.flaky_store import FlakyStore
 
 MINUTE_MS = 60_000

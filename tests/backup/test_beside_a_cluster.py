@@ -13,14 +13,8 @@ from streamd.objectstore.objects import MAX_PAGE, ObjectInfo
 from streamd.objectstore.segments import SegmentWriter, read_segment_head
 from streamd.process.threads import in_thread
 from streamd.tiering.async_store import AsyncObjectStore
-from tests.backup.history import (
-    History,
-)
-from tests.support.archived import (
-    Quiet,
-    restored,
-    state_in,
-)
+from tests.backup.history import History
+from tests.support.archived import Quiet, restored, state_in
 from tests.support.flaky_store import FlakyStore
 from tests.support.segments import entries_of
 

@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.backup.history import (
-    MINUTE_MS,
-    History,
-    streamd,
-)
-from tests.support.archived import (
-    NOW_MS,
-    state_in,
-)
+from tests.backup.history import MINUTE_MS, History, streamd
+from tests.support.archived import NOW_MS, state_in
 
 
 async def test_status_and_verify_report_what_can_be_restored(history: History) -> None:

@@ -15,13 +15,8 @@ from streamd.group.stores import Stores
 from streamd.objectstore.errors import ColdUnavailable
 from streamd.storage.errors import RestoreUnfinished
 from streamd.storage.incoming import SnapshotSink
-from tests.backup.history import (
-    History,
-)
-from tests.support.archived import (
-    restored,
-    state_in,
-)
+from tests.backup.history import History
+from tests.support.archived import restored, state_in
 from tests.support.nodes import read_all, running_node
 
 

@@ -13,17 +13,9 @@ from streamd.group.stores import Stores
 from streamd.objectstore.errors import ObjectMissing
 from streamd.storage.errors import RestoreUnfinished
 from streamd.streams.commands import FlushCold, Result
-from tests.backup.history import (
-    UNFLUSHED,
-    damage,
-    streamd,
-)
+from tests.backup.history import UNFLUSHED, damage, streamd
 from tests.backup.test_archive import a_round, archived
-from tests.support.archived import (
-    cold_in,
-    restored,
-    state_in,
-)
+from tests.support.archived import cold_in, restored, state_in
 from tests.support.nodes import append_to, create, read_all, running_node, wait_until
 
 

@@ -17,17 +17,9 @@ from streamd.process.threads import in_thread
 from streamd.streams.commands import Result
 from streamd.streams.limits import Limits
 from streamd.streams.model import LogPosition
-from tests.backup.history import (
-    MINUTE_MS,
-    UNFLUSHED,
-    History,
-)
+from tests.backup.history import MINUTE_MS, UNFLUSHED, History
 from tests.backup.test_archive import archived
-from tests.support.archived import (
-    NOW_MS,
-    restored,
-    state_in,
-)
+from tests.support.archived import NOW_MS, restored, state_in
 from tests.support.nodes import append_to, read_all, running_node
 
 

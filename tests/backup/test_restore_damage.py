@@ -18,17 +18,8 @@ from streamd.process.threads import in_thread
 from streamd.storage.errors import RestoreUnfinished
 from streamd.streams import keys
 from streamd.streams.model import Header, Pack
-from tests.backup.history import (
-    Copy,
-    History,
-    damage,
-)
-from tests.support.archived import (
-    NOW_MS,
-    cold_in,
-    restored,
-    state_in,
-)
+from tests.backup.history import Copy, History, damage
+from tests.support.archived import NOW_MS, cold_in, restored, state_in
 
 
 async def test_damage_is_found_and_nothing_is_served(tmp_path: Path, copy: Copy) -> None:

@@ -26,14 +26,7 @@ from tests.support.archived import Quiet, cold_in, restored
 from tests.support.directories import copy_in_use
 from tests.support.flaky_store import FlakyStore
 from tests.support.machines import Machine, Machines, all_ready, play
-from tests.support.nodes import (
-    append,
-    append_to,
-    create,
-    read_all,
-    running_node,
-    wait_until,
-)
+from tests.support.nodes import append, append_to, create, read_all, running_node, wait_until
 
 FLUSHED = ColdConfig(
     backend="fs", flush_after_ms=1, pack_bytes=64 * 1024, gc_interval_ms=50, gc_grace_ms=1

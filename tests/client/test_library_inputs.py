@@ -11,7 +11,7 @@ import pytest
 
 from streamd.client import AsyncClient, Client
 from streamd.client.names import BadName
-from streamd.state.db.compacting import Compactor
+from streamd.state.db.snapshots import Compactor
 from tests.client.drivers import KINDS, connected
 from tests.support.server_process import ServerProcess
 

@@ -13,13 +13,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from streamd import __version__
-from streamd.cluster.administration import (
-    Add,
-    AdminCommand,
-    Promote,
-    Remove,
-    Transfer,
-)
+from streamd.cluster.administration import Add, AdminCommand, Promote, Remove, Transfer
 from streamd.cluster.cluster import Cluster
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.node import status

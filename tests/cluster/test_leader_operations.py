@@ -12,7 +12,8 @@ from typing import Any, cast
 import pytest
 
 from streamd.cluster.cluster import RequestKind
-from streamd.http.protocol.messages import Channel, Request, Response
+from streamd.http.protocol.connections import Channel
+from streamd.http.protocol.messages import Request, Response
 from streamd.node.leader_operations import COLD_WORK
 from streamd.transport.errors import RequestRefused
 from tests.sim.runtime import run_virtually

@@ -15,12 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from streamd import __version__
-from tests.jepsen_like.cluster_processes import (
-    ClusterProcesses,
-    NodeProcess,
-    status_of,
-    wait_until,
-)
+from tests.jepsen_like.cluster_processes import ClusterProcesses, NodeProcess, status_of, wait_until
 
 TEXT = {"Content-Type": "text/plain"}
 _REDIRECTS = 3

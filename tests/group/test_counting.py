@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from streamd.group import counting
+from streamd.group import sweeping
 from streamd.group.proposals import Unavailable
 from streamd.node.node import Node
 from streamd.process.threads import in_thread
@@ -34,7 +34,7 @@ def counted(node: Node) -> tuple[int, int]:
 
 @pytest.fixture(autouse=True)
 def _few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "_ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(sweeping, "_COUNTED_AT_ONCE", 7)
 
 
 async def test_all_streams_from_before_the_first_quota_are_counted(tmp_path: Path) -> None:
@@ -50,11 +50,11 @@ async def test_all_streams_from_before_the_first_quota_are_counted(tmp_path: Pat
 async def test_a_restarted_node_counts_what_is_not_counted_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def no_leader(_: counting.Counting) -> bool:
+    async def no_leader(_: sweeping.Counting) -> bool:
         raise Unavailable("no leader is known")
 
     with monkeypatch.context() as broken:
-        broken.setattr(counting.Counting, "step", no_leader)
+        broken.setattr(sweeping.Counting, "step", no_leader)
         async with running_node(tmp_path) as node:
             await fill(node, 20)
             await node.group.writes.propose(QUOTA)
@@ -73,7 +73,7 @@ async def test_the_passes_end_though_a_stream_cannot_be_named(
         await fill(node, 10)
         monkeypatch.setattr(keys, "is_stream_key", lambda of: of != key("s3") and is_stream_key(of))
         await node.group.writes.propose(QUOTA)
-        passes = counting.Counting(node.group, node.stores.state, in_thread)
+        passes = sweeping.Counting(node.group, node.stores.state, in_thread)
         with trio.fail_after(60):
             while await passes.step():
                 pass

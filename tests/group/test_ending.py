@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamd.group import ending
+from streamd.group import sweeping
 from streamd.node.node import Node
 from streamd.streams import producers
 from streamd.streams.commands import Append, Result
@@ -18,9 +18,9 @@ from tests.support.nodes import TEXT, Clock, create, key, running_node, wait_unt
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producers, "MAX_PRODUCERS", 20)
     monkeypatch.setattr(producers, "CROWDED", 18)
-    monkeypatch.setattr(ending, "_MOST_AT_ONCE", 5)
-    monkeypatch.setattr(ending, "_ROWS_AT_ONCE", 3)
-    monkeypatch.setattr(ending, "_PAUSE_S", 0.1)
+    monkeypatch.setattr(sweeping, "_MOST_AT_ONCE", 5)
+    monkeypatch.setattr(sweeping, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(sweeping, "_PAUSE_S", 0.1)
 
 
 async def write(node: Node, name: str, seq: int = 0) -> Result:

@@ -14,9 +14,8 @@ import trio
 import trio.testing
 
 from streamd.group import admission, state_flusher
-from streamd.group.pins import Pins
-from streamd.group.read_index import ReadIndex
-from streamd.group.reclaim import reclaim_some
+from streamd.group.reads import ReadIndex
+from streamd.group.reclaim import Pins, reclaim_some
 from streamd.group.retention import Retention
 from streamd.http.streams.live import Reader
 from streamd.node.node import Node
@@ -28,14 +27,7 @@ from streamd.streams.model import Stream
 from tests.raft.cluster import lone_leader
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
-from tests.support.nodes import (
-    append,
-    append_to,
-    create,
-    key,
-    read_all,
-    running_node,
-)
+from tests.support.nodes import append, append_to, create, key, read_all, running_node
 from tests.support.threads import in_order
 
 T = TypeVar("T")

@@ -20,15 +20,7 @@ from streamd.group.proposals import (
     encode_proposals,
     fail_all,
 )
-from streamd.streams.commands import (
-    Append,
-    Command,
-    Delete,
-    DeleteBucket,
-    Outcome,
-    Result,
-    Sweep,
-)
+from streamd.streams.commands import Append, Command, Delete, DeleteBucket, Outcome, Result, Sweep
 from streamd.streams.model import IfMatch, Version
 from streamd.streams.offsets import Position
 

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from streamd.config.settings import ServerConfig
-from streamd.http.door.connections_by_client import ConnectionsByClient
+from streamd.http.door.newcomers import ConnectionsByClient
 from tests.http.serving import RawClient, serving, until
 
 STRANGER = "127.0.0.2"

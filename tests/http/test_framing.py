@@ -20,16 +20,9 @@ from streamd.http.door.front_door import FrontDoor
 from streamd.http.door.listeners import listen
 from streamd.http.http2.asgi import AsgiApplication
 from streamd.http.http2.hypercorn_server import HypercornHttp2
-from streamd.http.protocol.messages import (
-    Begun,
-    Channel,
-    ClientGone,
-    Later,
-    LiveResponse,
-    Parked,
-    Request,
-    Response,
-)
+from streamd.http.protocol.application import Begun, Later
+from streamd.http.protocol.connections import Channel, ClientGone
+from streamd.http.protocol.messages import LateAnswer, LiveResponse, Parked, Request, Response
 from streamd.process.metrics import Metrics
 from tests.http.pki import Pki
 from tests.http.serving import PATIENCE_S, RawClient, serving, until
@@ -224,6 +217,44 @@ async def test_an_application_may_wait_in_a_task_until_its_client_leaves() -> No
             client.close()
             await until(lambda: not door.connections)
             nursery.cancel_scope.cancel()
+
+
+class LateRefuser(WithEmptyPieces):
+    """An application that refuses a body which it may receive in pieces, after a while."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+
+    def takes_pieces(self, path: bytes) -> bool:
+        return True
+
+    async def handle(self, request: Request) -> Any:
+        self.heard.append(request.path)
+        return LateAnswer(Response(429, b"Retry-After: 1\r\n"), trio.current_time() + 0.1)
+
+    def resume(self, parked: Parked) -> Any:
+        return parked.resume()
+
+
+async def test_an_answer_that_comes_late_to_a_body_left_unread_ends_the_connection() -> None:
+    application = LateRefuser()
+    listeners = listen("127.0.0.1", 0)
+    door = FrontDoor(application, ServerConfig(data_dir="unused"), Metrics())
+    with trio.socket.socket() as sock:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(door.serve, listeners)
+            await sock.connect(listeners[0].getsockname())
+            client = RawClient(sock)
+            body = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+            head = b"PUT /upload HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+            await client.send(head % (len(body) + 1) + body)
+            answer = await client.read_response()
+            assert (answer.status, answer.headers.get("connection")) == (429, "close")
+            assert await client.closed()
+            client.close()
+            await until(lambda: not door.connections)
+            nursery.cancel_scope.cancel()
+    assert application.heard == [b"/upload"]
 
 
 # -- the check that every test's client makes ------------------------------------------------------

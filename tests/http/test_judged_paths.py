@@ -16,8 +16,7 @@ import pytest
 from streamd.auth.tokens import mint
 from streamd.config.settings import AuthConfig
 from streamd.http.access.needs import SERVER, Need
-from streamd.http.asgi_bridge import _scope
-from streamd.http.ops import create_ops_app
+from streamd.http.ops import _scope, create_ops_app
 from streamd.http.protocol.messages import Request
 from streamd.http.router import find
 from streamd.http.routes import OPERATIONS

@@ -16,7 +16,8 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from streamd.http.door.parking import Deadlines, wait
-from streamd.http.protocol.messages import Begun, Request, Response
+from streamd.http.protocol.application import Begun
+from streamd.http.protocol.messages import Request, Response
 from streamd.http.streams.tailing import _SseTail
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 

@@ -19,7 +19,8 @@ from streamd.auth import tokens
 from streamd.auth.signed_urls import public_key_of
 from streamd.config.settings import AuthConfig
 from streamd.http.access import rates
-from streamd.http.protocol.messages import Channel, Request
+from streamd.http.protocol.connections import Channel
+from streamd.http.protocol.messages import Request
 from streamd.http.protocol.routing import resolve
 from streamd.streams.commands import CreateToken, Result, SetLimits
 from streamd.streams.limits import Limits

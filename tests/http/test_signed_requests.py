@@ -13,7 +13,8 @@ from streamd.auth import signed_urls, tokens
 from streamd.auth.signed_urls import METHODS, Grant
 from streamd.config.settings import AuthConfig
 from streamd.http.access.authority import Authority
-from streamd.http.protocol.messages import Channel, Request
+from streamd.http.protocol.connections import Channel
+from streamd.http.protocol.messages import Request
 from streamd.http.router import find
 from streamd.protocol.problems import ProblemError
 from streamd.streams.commands import CreateToken, RotateToken

@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from streamd.config.settings import ServerConfig
-from streamd.http.access.stream_guard import StreamGuard
-from streamd.http.protocol.messages import Channel, Request
+from streamd.http.access.page_guards import StreamGuard
+from streamd.http.protocol.connections import Channel
+from streamd.http.protocol.messages import Request
 from streamd.protocol.problems import ProblemError
 from tests.http.serving import PATIENCE_S
 from tests.support.server_process import ServerProcess

@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock, lockstep_stream_pair
 
-from streamd.http.http2.hypercorn_connection import LimitedStream
-from streamd.http.protocol.messages import ClientGone
+from streamd.http.http2.hypercorn_server import LimitedStream
+from streamd.http.protocol.connections import ClientGone
 from streamd.http.sockets.transports import SocketTransport, StreamTransport
 
 BODY = b"x" * 2**21

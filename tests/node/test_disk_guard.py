@@ -11,14 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from streamd.config.storage import StorageConfig
-from streamd.group.proposals import (
-    DiskLow,
-    Proposal,
-    Unavailable,
-    decode_answers,
-    encode_proposals,
-)
+from streamd.config.settings import StorageConfig
+from streamd.group.proposals import DiskLow, Proposal, Unavailable, decode_answers, encode_proposals
 from streamd.node.disk_guard import DEFAULT_MIN_FREE_BYTES, DiskGuard, DiskSpace
 from streamd.node.node import Node
 from streamd.streams.commands import Delete, Result

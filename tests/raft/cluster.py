@@ -9,11 +9,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from streamd.raft.core import Core, ReadState, Ready, Role, Settings
-from streamd.raft.membership import (
-    BOOTSTRAP_HARD_STATE,
-    bootstrap_entry,
-    decode_configuration,
-)
+from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry, decode_configuration
 from streamd.raft.messages import Configuration, Entry, EntryKind, HardState, Message
 from tests.raft.invariants import Checker
 

@@ -16,7 +16,6 @@ import pytest
 from streamd.raft import core, elections, following, leadership, roles
 from streamd.raft.core import Core
 from streamd.raft.elections import Candidacy
-from streamd.raft.forwarded_reads import ForwardedReads
 from streamd.raft.leadership import Leadership
 from streamd.raft.log import Log
 from streamd.raft.membership import ConfigurationHistory, Verdict
@@ -31,7 +30,7 @@ from streamd.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from streamd.raft.reads import ReadQueue, Round
+from streamd.raft.reads import ForwardedReads, ReadQueue, Round
 from streamd.raft.replication import Replication
 from streamd.raft.roles import Roles
 from streamd.raft.state import State

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.raft.changes import checked, first_step, last_step
 from streamd.raft.interface import InvalidConfiguration
-from streamd.raft.membership import Verdict, verdict
+from streamd.raft.membership import Verdict, checked, first_step, last_step, verdict
 from streamd.raft.messages import Configuration
 
 

@@ -26,13 +26,7 @@ from streamd.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from tests.raft.cluster import (
-    SimulatedDisk,
-    SimulatedNode,
-    bootstrapped_disk,
-    lone_leader,
-    settle,
-)
+from tests.raft.cluster import SimulatedDisk, SimulatedNode, bootstrapped_disk, lone_leader, settle
 
 
 class SlowToRead(SimulatedDisk):

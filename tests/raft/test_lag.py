@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.raft.lag import LagTracker
+from streamd.raft.state import LagTracker
 
 PATIENCE = 4
 

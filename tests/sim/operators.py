@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from streamd.cluster.administration import (
-    Add,
-    AdminCommand,
-    Promote,
-    Remove,
-    Transfer,
-)
+from streamd.cluster.administration import Add, AdminCommand, Promote, Remove, Transfer
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.node.node import Node
 from streamd.protocol.problems import ProblemError

@@ -15,7 +15,8 @@ import trio
 from streamd.config.settings import ServerConfig
 from streamd.group.proposals import Unavailable
 from streamd.http.door.parking import wait
-from streamd.http.protocol.messages import Buffer, LiveResponse, Parked, Request, Response
+from streamd.http.protocol.connections import Buffer
+from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, Scenario, play, wait_until
 from tests.support.nodes import append, create, read_all

@@ -12,13 +12,7 @@ import msgspec
 import pydantic
 import pytest
 
-from streamd.state import (
-    InvalidEvent,
-    InvalidValue,
-    MaterializedState,
-    StateSchema,
-    collection,
-)
+from streamd.state import InvalidEvent, InvalidValue, MaterializedState, StateSchema, collection
 from streamd.state.definition import CollectionDefinition
 
 PLAIN = {"id": "1", "name": "Ann"}

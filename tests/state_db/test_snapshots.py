@@ -19,7 +19,7 @@ from streamd.client.async_stream import AsyncSnapshots
 from streamd.state import StateError
 from streamd.state.consumer import Plan
 from streamd.state.db import ForeignSnapshot, Overtaken, SQLite, compact
-from streamd.state.db.compacting import Compactor
+from streamd.state.db.snapshots import Compactor
 from streamd.state.summary import Summary
 from streamd.state.tables import Change
 from tests.state.events import change, control
@@ -106,7 +106,7 @@ def test_a_snapshot_that_no_client_could_read_is_not_published(
     stream: Stream, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would trim the messages that every reader then needs."""
-    monkeypatch.setattr("streamd.state.db.compacting.MAX_ANSWER_BYTES", 100)
+    monkeypatch.setattr("streamd.state.db.snapshots.MAX_ANSWER_BYTES", 100)
     stream.append(ANN, BOB)
 
     async def main() -> None:

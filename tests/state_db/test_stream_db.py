@@ -13,17 +13,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from streamd.client import (
-    AsyncClient,
-    StreamNotFound,
-)
-from streamd.state import (
-    Policies,
-    StateError,
-    StateSchema,
-    StreamReset,
-    collection,
-)
+from streamd.client import AsyncClient, StreamNotFound
+from streamd.state import Policies, StateError, StateSchema, StreamReset, collection
 from streamd.state.db import DatabaseClosed, Feed, FeedOverflow, SQLite, StreamDB
 from streamd.state.tables import Change
 from tests.state.events import change, control

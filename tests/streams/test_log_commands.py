@@ -29,14 +29,7 @@ from streamd.streams.commands import (
     Scrubbed,
 )
 from streamd.streams.etags import incarnation_base
-from streamd.streams.model import (
-    ForkRequest,
-    IfMatch,
-    Scrub,
-    Settings,
-    Verdict,
-    VerifiedPosition,
-)
+from streamd.streams.model import ForkRequest, IfMatch, Scrub, Settings, Verdict, VerifiedPosition
 from streamd.streams.offsets import Position
 from streamd.streams.packs import living_packs
 from streamd.streams.reading import finder, read_slices, read_stored

@@ -7,15 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.streams import keys
-from streamd.streams.commands import (
-    Append,
-    Create,
-    DeleteBucket,
-    Outcome,
-    Result,
-    SetLimits,
-    Sweep,
-)
+from streamd.streams.commands import Append, Create, DeleteBucket, Outcome, Result, SetLimits, Sweep
 from streamd.streams.limits import Limits
 from streamd.streams.model import Bucket, Settings
 from tests.streams.driver import TEXT, Driver, key

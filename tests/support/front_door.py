@@ -8,14 +8,8 @@ from typing import Any
 import trio
 
 from streamd.http.door.parking import wait
-from streamd.http.protocol.messages import (
-    Application,
-    Begun,
-    LiveResponse,
-    Parked,
-    Request,
-    Response,
-)
+from streamd.http.protocol.application import Application, Begun
+from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 
 
 async def answer(application: Application, request: Request) -> Response | LiveResponse:

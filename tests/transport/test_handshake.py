@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from streamd import __version__
 from streamd.transport import Hello, Limits, Refusal, RefusalCode
 from streamd.transport.errors import ConnectionEnded
-from streamd.transport.handshakes import Handshakes
 from streamd.transport.hello import encode_hello, parse_hello, parse_refusal
+from streamd.transport.sessions import Handshakes
 from streamd.transport.wire import FrameKind
 from tests.transport.peers import (
     GROUP,

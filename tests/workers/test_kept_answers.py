@@ -10,7 +10,8 @@ from typing import NamedTuple
 import trio
 import trio.testing
 
-from streamd.http.protocol.messages import Begun, Later, LiveResponse, Parked, Request, Response
+from streamd.http.protocol.application import Begun, Later
+from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 from streamd.http.sockets.outgoing import Outgoing
 from streamd.process.metrics import Metrics
 from streamd.streams.commands import Append

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from itertools import count
+from pathlib import Path
 
 import msgspec
 import structlog
 import trio
 
 from streamd.audit_trail.refusals import Kind, RefusalLimit
-from streamd.audit_trail.sinks import Sink, SinkFailed
-from streamd.config.settings import ConfigError
+from streamd.audit_trail.sinks import FileSink, Sink, SinkFailed
+from streamd.config.settings import Config, ConfigError
 from streamd.process.metrics import Metrics
+from streamd.process.threads import in_thread
 
 # Entries that wait to be written. Acts are refused beyond it, refusals no longer recorded; a begun
 # act's outcome always finds room.
@@ -28,6 +32,7 @@ _DONE_TIMEOUT_S = 2.0
 _END_TIMEOUT_S = 3.0
 
 log = structlog.get_logger("streamd.audit")
+_NOTES: ContextVar[dict[str, object] | None] = ContextVar("notes", default=None)
 
 
 def entry(
@@ -276,3 +281,43 @@ class AuditTrail:
             await self._sink.reopen()
         except SinkFailed as error:
             log.error("the audit trail's file cannot be opened again", error=str(error))
+
+
+def collect() -> dict[str, object]:
+    """What handlers note from now on, in this task and those that it starts."""
+    notes: dict[str, object] = {}
+    _NOTES.set(notes)
+    return notes
+
+
+def note(**values: object) -> None:
+    """Add to the entry of the present act, if acts are recorded. Values are JSON, and no secrets:
+    never a token or a request's body."""
+    notes = _NOTES.get()
+    if notes is not None:
+        notes.update(values)
+
+
+def record(config: Config, event: str, **values: object) -> None:
+    """Record an act in the configured file, durably, before it happens. A stream needs a node that
+    runs, and gets no entry.
+
+    Raises `ConfigError` if the file cannot be written: then the act must not happen. Blocks.
+    """
+    if config.log.audit is not None and config.log.audit_stream is None:
+        trio.run(_record, Path(config.log.audit), config.server.node_id, event, values)
+
+
+async def _record(file: Path, node_id: int, event: str, values: dict[str, object]) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    sink = FileSink(file, in_thread)
+    try:
+        await sink.open()
+        try:
+            entry_id = f"{node_id}-{now_ms:x}-1"
+            made = entry(event, values, node_id=node_id, entry_id=entry_id, at_ms=now_ms)
+            await sink.write([made], durable=True)
+        finally:
+            await sink.close()
+    except SinkFailed as error:
+        raise ConfigError(f"log.audit: {error}") from None

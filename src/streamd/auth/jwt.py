@@ -17,14 +17,7 @@ from typing import Any, NamedTuple
 
 from streamd.auth.identity import Identity
 from streamd.auth.jwks import KeySet
-from streamd.auth.scopes import (
-    MAX_SCOPES,
-    MAX_SCOPES_BYTES,
-    Scope,
-    ScopeError,
-    Scopes,
-    parse_scope,
-)
+from streamd.auth.scopes import MAX_SCOPES, MAX_SCOPES_BYTES, Scope, ScopeError, Scopes, parse_scope
 from streamd.auth.templates import Template, filled
 
 # Thousands are kept in memory by the bytes with which they came.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from streamd.client.closing import AsyncClosing
 from streamd.client.core.consuming import ConsumerFlows
 from streamd.client.errors import MessageMismatch
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncConsumer(Generic[T]):
+class AsyncConsumer(AsyncClosing, Generic[T]):
     """Iterates over a stream's messages, after those that it has handled, in earlier starts too.
 
     `commit` says that all messages that came are handled. A start begins after the last commit: so
@@ -58,17 +58,6 @@ class AsyncConsumer(Generic[T]):
         self._flows.position = position
         found: T = message
         return found
-
-    async def __aenter__(self) -> AsyncConsumer[T]:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def name(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import anyio
@@ -13,6 +12,7 @@ import anyio.to_thread
 import httpx
 
 from streamd.client.background import Background, Loop
+from streamd.client.closing import AsyncClosing
 from streamd.client.connecting import (
     MAX_ANSWER_BYTES,
     check_encoding,
@@ -99,7 +99,7 @@ class AsyncDriver:
         return AsyncIteration(self, flow)
 
 
-class AsyncIteration(Generic[T]):
+class AsyncIteration(AsyncClosing, Generic[T]):
     """What arrives, as it arrives. Closed at its end, by `close`, or as a context manager.
 
     A wait for the next may be interrupted at any moment, and repeated.
@@ -129,17 +129,6 @@ class AsyncIteration(Generic[T]):
             raise step.error
         value: T = step.value
         return value
-
-    async def __aenter__(self) -> AsyncIteration[T]:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __del__(self) -> None:
         # Cancelled, and forgotten without `close`: the connection would stay with the client.

@@ -14,14 +14,7 @@ from streamd.client.core.reading import Live
 from streamd.client.core.streams import Data, Once, StreamFlows, as_bytes
 from streamd.client.epochs import Epochs
 from streamd.client.positions import Positions, StreamPositions
-from streamd.client.values import (
-    START,
-    Appended,
-    Bootstrap,
-    Chunk,
-    Snapshot,
-    StreamInfo,
-)
+from streamd.client.values import START, Appended, Bootstrap, Chunk, Snapshot, StreamInfo
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
 
 if TYPE_CHECKING:
@@ -57,7 +50,7 @@ class AsyncStream:
 
     @property
     def name(self) -> str:
-        """The name as it was given."""
+        """The name that was given."""
         return self._flows.name.written
 
     async def create(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from streamd.client.async_stream import AsyncStream
+from streamd.client.closing import AsyncClosing
 from streamd.client.core import operations
 from streamd.client.core.retrying import TIMEOUT_S, Session, ask, receive
 from streamd.client.core.steps import Answer, Body, Request
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("streamd.client")
 
 
-class AsyncClient:
+class AsyncClient(AsyncClosing):
     """A server, or the nodes of a cluster: when one is gone the next is asked.
 
     `urls` is one URL, several with commas between, or a sequence. `token` and `headers` go with
@@ -81,17 +81,6 @@ class AsyncClient:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({[shown(url) for url in self._session.urls]})"
-
-    async def __aenter__(self) -> AsyncClient:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """End the connections."""
@@ -179,7 +168,7 @@ class AsyncBucket:
     ) -> AsyncIteration[ListedStream]:
         """Iterate over its streams in the order of their ids, which begin with `prefix`.
 
-        `after` is an id after which to begin. Pages are asked for as they are needed. Raises
+        `after` is an id after which to begin. Each page is requested when it is needed. Raises
         `BucketNotFound`.
         """
         return self._driver.iterate(operations.listing(self._session, self._path, prefix, after))

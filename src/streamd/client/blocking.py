@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from streamd.client.closing import Closing
 from streamd.client.core import operations
 from streamd.client.core.retrying import TIMEOUT_S, Session, ask, receive
 from streamd.client.core.steps import Answer, Body, Request
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("streamd.client")
 
 
-class Client:
+class Client(Closing):
     """A server, or the nodes of a cluster: when one is gone the next is asked.
 
     `urls` is one URL, several with commas between, or a sequence. `token` and `headers` go with
@@ -70,17 +70,6 @@ class Client:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({[shown(url) for url in self._session.urls]})"
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the connections."""
@@ -166,7 +155,7 @@ class Bucket:
     def streams(self, *, prefix: str = "", after: str | None = None) -> Iteration[ListedStream]:
         """Iterate over its streams in the order of their ids, which begin with `prefix`.
 
-        `after` is an id after which to begin. Pages are asked for as they are needed. Raises
+        `after` is an id after which to begin. Each page is requested when it is needed. Raises
         `BucketNotFound`.
         """
         return self._driver.iterate(operations.listing(self._session, self._path, prefix, after))

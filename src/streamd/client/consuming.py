@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from streamd.client.closing import Closing
 from streamd.client.core.consuming import ConsumerFlows
 from streamd.client.errors import MessageMismatch
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Consumer(Generic[T]):
+class Consumer(Closing, Generic[T]):
     """Iterates over a stream's messages, after those that it has handled, in earlier starts too.
 
     `commit` says that all messages that came are handled. A start begins after the last commit: so
@@ -58,17 +58,6 @@ class Consumer(Generic[T]):
         self._flows.position = position
         found: T = message
         return found
-
-    def __enter__(self) -> Consumer[T]:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def name(self) -> str:

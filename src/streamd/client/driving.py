@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from threading import Event, Lock, Thread
-from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import httpx
 
+from streamd.client.closing import Closing
 from streamd.client.connecting import (
     MAX_ANSWER_BYTES,
     check_encoding,
@@ -92,7 +92,7 @@ class Driver:
         return Iteration(self, flow)
 
 
-class Iteration(Generic[T]):
+class Iteration(Closing, Generic[T]):
     """What arrives, as it arrives. Closed at its end, by `close`, or as a context manager.
 
     A wait for the next may be interrupted at any moment, and repeated.
@@ -124,17 +124,6 @@ class Iteration(Generic[T]):
             raise step.error
         value: T = step.value
         return value
-
-    def __enter__(self) -> Iteration[T]:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if self._work is not None:

@@ -2,7 +2,7 @@
 
 ``NAME`` is the stream at ``/v1/stream/NAME`` and ``BUCKET/STREAM`` the one at
 ``/v1/stream/BUCKET/STREAM``, where a bucket is created on first use. A name with a leading slash is
-a URL path as it is, such as ``/BUCKET/STREAM`` for the strict surface.
+a URL path itself, such as ``/BUCKET/STREAM`` for the strict surface.
 """
 
 from __future__ import annotations

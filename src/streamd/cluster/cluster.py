@@ -110,7 +110,6 @@ class Cluster:
         self._leaving: dict[int, str] = {}
         self._leave_at = 0.0
         self._farewell_s = 2 * config.election_timeout_ms / 1000
-        self._credentials = credentials
         self.refused_requests = 0
         self.member: Member | None = None
         # Carries out what a peer asks of this node as the leader.

@@ -35,10 +35,9 @@ from streamd.objectstore.errors import ColdError, ColdRefused, ObjectCorrupt, Ob
 from streamd.objectstore.names import cluster_folder
 from streamd.process.exits import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, Failure, exit_on
 from streamd.process.logs import set_up_logging
-from streamd.process.malloc import share_one_heap
 from streamd.process.privacy import keep_private
 from streamd.process.redaction import shown
-from streamd.process.threads import in_thread
+from streamd.process.threads import in_thread, share_one_heap
 from streamd.storage.errors import StorageError, in_words
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.fence import fences_of, remove_fence

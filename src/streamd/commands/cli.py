@@ -95,8 +95,8 @@ def serve(file: Path | None, flags: Flags) -> None:
     from streamd.config.settings import ConfigError
     from streamd.process.cures import with_cure
     from streamd.process.logs import set_up_logging
-    from streamd.process.malloc import share_one_heap
     from streamd.process.privacy import forget_in_environment, keep_private
+    from streamd.process.threads import share_one_heap
     from streamd.raft.core import RaftViolation
     from streamd.storage.errors import StorageError, in_words
 

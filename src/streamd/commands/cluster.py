@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from streamd.commands.operating import AT_LEADER, Operator, server_group
-from streamd.commands.waiting import waiting_for
+from streamd.commands.terminal import waiting_for
 from streamd.process.exits import EXIT_REFUSED, end
 
 _POLL_S = 0.2

@@ -15,8 +15,7 @@ import click
 from click.core import ParameterSource
 
 from streamd.client import Client
-from streamd.commands.terminal import exit_on_failure
-from streamd.commands.waiting import watch
+from streamd.commands.terminal import exit_on_failure, watch
 
 DEFAULT_URL = "http://127.0.0.1:4437"
 # A token of the server or of an identity provider (RFC 6750 section 2.1).
@@ -29,6 +28,8 @@ _SHORT_TYPES = {
 }
 
 Command = Callable[..., None]
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"([1-9][0-9]{0,9})([smhd])")
 
 
 def _urls(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
@@ -203,3 +204,13 @@ type_option = click.option(
     help="text, json, bytes, or any content type.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """The callback of an option. Raises `click.BadParameter`."""
+    match = _DURATION.fullmatch(value or "")
+    if value is None or match is None:
+        if value is not None:
+            raise click.BadParameter(f"'{value}' is not a time such as 90s, 15m, 12h or 30d")
+        return None
+    return int(match[1]) * _UNITS_S[match[2]]

@@ -169,7 +169,7 @@ def _follow(
     for one in contexts:
         if one is not None:
             if app.trail is not None:
-                one.told = app.trail.tls_loaded
+                one.on_load = app.trail.tls_loaded
             nursery.start_soon(one.follow)
             reloads.append(one.reload)
     if reloads:

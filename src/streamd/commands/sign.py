@@ -9,8 +9,7 @@ import click
 from streamd.auth import signed_urls
 from streamd.auth.signed_urls import METHODS
 from streamd.auth.tokens import ROOT_ID, parse_token
-from streamd.commands.durations import seconds
-from streamd.commands.options import given_token, token_file_option
+from streamd.commands.options import given_token, seconds, token_file_option
 
 
 @click.command()

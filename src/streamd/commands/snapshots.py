@@ -12,13 +12,7 @@ from typing import BinaryIO
 import click
 
 from streamd.client import NOW, Answer, Client
-from streamd.client.core.multipart import (
-    PartData,
-    PartEnd,
-    PartStart,
-    boundary_of,
-    parse_parts,
-)
+from streamd.client.core.multipart import PartData, PartEnd, PartStart, boundary_of, parse_parts
 from streamd.client.core.snapshots import snapshot_path
 from streamd.client.core.steps import Done, Emit, resume
 from streamd.client.names import StreamName, parse_name

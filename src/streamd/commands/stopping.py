@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 # How long a stopped command may take to store what it has read. Docker waits 10 s for its end.
@@ -39,12 +39,7 @@ class Stops:
         self._former[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._stop)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, former in self._former.items():
             signal.signal(number, former)

@@ -14,12 +14,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from streamd.audit_trail.offline import record
+from streamd.audit_trail.trail import record
 from streamd.auth import tokens
 from streamd.commands.backup import failure_of
-from streamd.commands.durations import seconds
 from streamd.commands.operating import Json, Operator, server_group
-from streamd.commands.options import json_option
+from streamd.commands.options import json_option, seconds
 from streamd.config.loading import load
 from streamd.process.exits import exit_on
 from streamd.process.privacy import keep_private

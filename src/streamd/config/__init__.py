@@ -1,7 +1,7 @@
 """Configuration: defaults, then a TOML file, the environment, and flags.
 
-`settings` has the whole configuration, reads it from its sources and checks it; `storage` and
-`auth` are sections of their own, and `names` says what a misspelt key or variable may have meant.
+`settings` has the whole configuration, reads it from its sources and checks it; `auth`
+is a section of its own, and `names` says what a misspelt key or variable may have meant.
 
 Invariants:
 

@@ -26,8 +26,8 @@ from streamd.config.settings import (
     ConfigError,
     LogConfig,
     ServerConfig,
+    StorageConfig,
 )
-from streamd.config.storage import StorageConfig
 from streamd.process.cures import cure
 
 _REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from streamd.auth.scopes import ScopeError, parse_scope
 from streamd.config.auth import CertificateConfig, JwtConfig
-from streamd.config.storage import StorageConfig
 from streamd.process.redaction import shown
 from streamd.transport.credentials import DEFAULT_TLS_NAME
 
@@ -181,6 +180,15 @@ class AuthConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     root_token: str | None = None
     jwt: JwtConfig | None = None
     certificates: list[CertificateConfig] = []
+
+
+class StorageConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The `[storage]` section. While the file system of the data directory has less than
+    `min_free_bytes` free, the node takes no more bytes into its log; 0 lets it fill the disk. None
+    is 256 MiB, or a sixteenth of a file system smaller than 4 GiB.
+    """
+
+    min_free_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class LogConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

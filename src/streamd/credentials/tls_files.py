@@ -27,7 +27,8 @@ log = structlog.get_logger("streamd.tls")
 
 class TlsFiles(Generic[T]):
     """Holds the result of `load()` for `files`; loads them again when they change. Call it for the
-    present contexts. `told` is called after each load, with what prevented it, if anything did."""
+    present contexts. `on_load` is called after each load, with what prevented it, if anything
+    did."""
 
     def __init__(self, files: Sequence[str], load: Callable[[], T]) -> None:
         """Raises what `load` raises, and `OSError` naming a file that cannot be read."""
@@ -35,7 +36,7 @@ class TlsFiles(Generic[T]):
         self._load = load
         self._seen = self._stamps()
         self._contexts = self._loaded()
-        self.told: Callable[[Sequence[str], str | None], None] = lambda *_: None
+        self.on_load: Callable[[Sequence[str], str | None], None] = lambda *_: None
 
     def __call__(self) -> T:
         return self._contexts
@@ -52,10 +53,10 @@ class TlsFiles(Generic[T]):
                 files=list(self._files),
                 error=str(error),
             )
-            self.told(self._files, str(error))
+            self.on_load(self._files, str(error))
         else:
             log.info("TLS files loaded", files=list(self._files))
-            self.told(self._files, None)
+            self.on_load(self._files, None)
 
     def look(self) -> None:
         """Load the files if they have changed since they were last read."""

@@ -39,13 +39,13 @@ the writer its next job. Any number of wakes before a turn cause one turn (`turn
 does one job at a time: a synced write, the installation of a Raft snapshot, or work on the log. The
 slower the disk, the more writes share a sync.
 
-`packages` numbers a node's commands in the session that `session_opener` gets from the log, so
-that a package can be sent again after a change of leader and still takes effect once
-(docs/forwarded-writes.md). `read_index` makes reads linearizable without a write (docs/reads.md).
-`commit_announcer` says when followers are notified of commits that no entry announces to them.
-`sweeping` proposes what follows from time alone, and the reads noted in `touches`. `reclaim`
-removes rows that nothing refers to, except those under `pins`. `retention` knows which entries
-followers and the archive still need; `stores` opens a node's disk.
+`packages` numbers a node's commands in the session that `session_opener` gets from the log, so that
+a package can be sent again after a change of leader and still takes effect once
+(docs/forwarded-writes.md). `reads.ReadIndex` makes reads linearizable without a write
+(docs/reads.md). `commit_announcer` says when followers are notified of commits that no entry
+announces to them. `sweeping` proposes what follows from time alone, and the reads noted in
+`touches`. `reclaim` removes rows that nothing refers to, except those that a reader pins.
+`retention` knows which entries followers and the archive still need; `stores` opens a node's disk.
 
 Invariants:
 

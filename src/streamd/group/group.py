@@ -14,9 +14,9 @@ from streamd.group.drafts import Drafting, PendingEntry
 from streamd.group.forwarding import Forwarding
 from streamd.group.packages import ForeignPackage, OwnPackages
 from streamd.group.peers import ChangeListener, NoPeers, Peers
-from streamd.group.pins import Pins
 from streamd.group.proposals import OutcomeUnknown, Proposal, ProposalQueue, Unavailable
 from streamd.group.reads import GroupReads
+from streamd.group.reclaim import Pins
 from streamd.group.retention import Retention
 from streamd.group.session_opener import SessionOpener
 from streamd.group.state_flusher import StateFlusher

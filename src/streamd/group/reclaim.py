@@ -2,18 +2,18 @@
 
 The machine only notes the id of a removed stream or blob, or the record up to which a stream was
 trimmed. No new reader can reach the rows that a note names, so removing them needs no agreement
-with other nodes; rows that an earlier response still sends are pinned. Slices in the cold store
+with other nodes; a reader that still sends them pins them (`Pins`). Slices in the cold store
 belong to all nodes: the leader removes them through the log (`DropSlices`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections import Counter
+from collections.abc import Iterable, Set
 
 import msgspec
 import trio
 
-from streamd.group.pins import Pins
 from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
@@ -29,6 +29,47 @@ _Range = tuple[bytes, bytes]
 _SLICE = msgspec.msgpack.Decoder(ColdSlice)
 
 _ROWS_OF_AN_ID = (keys.CHUNK, keys.PRODUCER, keys.BLOB_PART, keys.DROPPED)
+
+
+class Pin:
+    """Keeps the rows of some ids until it is released."""
+
+    def __init__(self, pins: Pins, ids: frozenset[int]) -> None:
+        self._pins = pins
+        self._ids = ids
+
+    def release(self) -> None:
+        """Release the rows; a second call does nothing."""
+        ids, self._ids = self._ids, frozenset()
+        self._pins._release(ids)
+
+
+class Pins:
+    """All ids of a group that are pinned on this node, with counts.
+
+    Rows become garbage only when a command is applied, which notes their id; reclaim reads these
+    notes. So a reader that finds an id, and pins it without awaiting in between, may read all rows
+    under it until the release.
+    """
+
+    def __init__(self) -> None:
+        self._held: Counter[int] = Counter()
+
+    def hold(self, ids: Iterable[int]) -> Pin:
+        """Pin ids of streams and blobs; the caller must release the pin whatever happens."""
+        wanted = frozenset(ids)
+        self._held.update(wanted)
+        return Pin(self, wanted)
+
+    def held(self) -> frozenset[int]:
+        """The ids that are pinned now."""
+        return frozenset(self._held)
+
+    def _release(self, ids: Iterable[int]) -> None:
+        for each in ids:
+            self._held[each] -= 1
+            if not self._held[each]:
+                del self._held[each]
 
 
 async def reclaim_forever(store: StateStore, run_blocking: RunBlocking, pins: Pins) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 
 import trio
 
@@ -49,12 +48,7 @@ class TurnLoop:
     def __enter__(self) -> None:
         self._gathers = True
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._gathers = False
         if self._gathered:
             self._gathered = self._is_due = False

@@ -11,20 +11,13 @@ import trio
 from streamd.auth.identity import SignedIdentity
 from streamd.config.settings import ServerConfig
 from streamd.group.proposals import NoRoom, Unavailable
-from streamd.http.access.admin_guard import AdminGuard
 from streamd.http.access.auditor import Auditor
 from streamd.http.access.needs import OPEN, Need
+from streamd.http.access.page_guards import AdminGuard
 from streamd.http.dispatcher import Dispatcher
+from streamd.http.protocol.application import Begun, Later
 from streamd.http.protocol.fields import refuse_coding
-from streamd.http.protocol.messages import (
-    Begun,
-    LateAnswer,
-    Later,
-    LiveResponse,
-    Parked,
-    Request,
-    Response,
-)
+from streamd.http.protocol.messages import LateAnswer, LiveResponse, Parked, Request, Response
 from streamd.http.protocol.refusals import REFUSALS
 from streamd.http.protocol.routing import (
     NO_SUCH_ROUTE,
@@ -315,7 +308,7 @@ class HttpApplication:
 
     def _described(self, request: Request) -> tuple[str, Sequence[Need]]:
         """As the auditor wants it: the label of a request's route, and what it needs, as far as
-        that can be told."""
+        that is known."""
         resource, target = self._find(request.path)
         try:
             return resource.label, resource.scopes(request.method, target, request.headers)

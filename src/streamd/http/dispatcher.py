@@ -11,15 +11,8 @@ import trio
 
 from streamd.group.proposals import OutcomeUnknown, Settled
 from streamd.http.access.rates import charge_answer
-from streamd.http.protocol.messages import (
-    Begun,
-    LateAnswer,
-    Later,
-    LiveResponse,
-    Parked,
-    Request,
-    Response,
-)
+from streamd.http.protocol.application import Begun, Later
+from streamd.http.protocol.messages import LateAnswer, LiveResponse, Parked, Request, Response
 from streamd.http.protocol.refusals import REFUSALS, answer_to
 from streamd.http.streams.writes import Write
 from streamd.process.metrics import Metrics
@@ -43,7 +36,7 @@ class Dispatcher:
         submit: Submit,
         answered: Callable[[Request, Response | LiveResponse], None] = lambda *_: None,
     ) -> None:
-        """`answered` is told of all answers that are counted."""
+        """`answered` is called with each answer that is counted."""
         self._metrics = metrics
         self._submit = submit
         self._answered = answered

@@ -17,7 +17,8 @@ from streamd.http.access import needs
 from streamd.http.access.needs import OPEN, Need, NeedsOf
 from streamd.http.openapi import build, elements
 from streamd.http.protocol.fields import Headers
-from streamd.http.protocol.messages import Response, error_response
+from streamd.http.protocol.messages import Response
+from streamd.http.protocol.refusals import error_response
 from streamd.http.protocol.routing import RESERVED_STREAM, BadPath, ListingRoute, Target, resolve
 from streamd.http.routes import OPERATIONS, STREAMS, Path, Route
 from streamd.process.diagnostics import FillLevel
@@ -107,19 +108,22 @@ def _kind(path: Path) -> type[Target]:
 
 _NOWHERE = Resource("none", is_operation=False)
 _UNKNOWN_OPERATION = Found(Resource("ops", is_operation=True), None)
+_BY_PATH: Mapping[Path, Resource] = {
+    path: Resource(path.label, routes, is_operation=table is OPERATIONS)
+    for table in (STREAMS, OPERATIONS)
+    for path, routes in _by_path(table).items()
+}
 RESOURCES: Mapping[type[Target], Resource] = {
     BadPath: _NOWHERE,
-    **{
-        _kind(path): Resource(path.label, routes, is_operation=False)
-        for path, routes in _by_path(STREAMS).items()
-    },
+    **{_kind(path): found for path, found in _BY_PATH.items() if not found.is_operation},
 }
 _OPERATIONS = [
     (
         re.compile("[^/]+".join(map(re.escape, _PARAMETER.split(path.template))).encode()),
-        Found(Resource(path.label, routes, is_operation=True), None),
+        Found(found, None),
     )
-    for path, routes in _by_path(OPERATIONS).items()
+    for path, found in _BY_PATH.items()
+    if found.is_operation
 ]
 # First segments of the paths of operations; no bucket can have such a name.
 OPERATION_ROOTS = frozenset(route.path.template.split("/")[1].encode() for route in OPERATIONS)
@@ -168,14 +172,13 @@ def describe() -> elements.Json:
     return build(
         elements.Path(
             path.template,
-            {route.method: route.doc for route in routes},
+            {method: route.doc for method, route in resource.routes.items()},
             tag=path.tag,
             errors=path.errors,
             id_suffix=path.id_suffix,
-            guarded=Resource(path.label, routes, is_operation=table is OPERATIONS).is_guarded,
+            guarded=resource.is_guarded,
         )
-        for table in (STREAMS, OPERATIONS)
-        for path, routes in _by_path(table).items()
+        for path, resource in _BY_PATH.items()
     )
 
 

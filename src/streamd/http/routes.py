@@ -87,7 +87,7 @@ def _streams(path: Path) -> tuple[Route, ...]:
     docs = stream_docs
     get = Handler(reading.read, prompt=reading.begin_read)
     head = Handler(reading.head, prompt=reading.begin_head)
-    append = Handler(writes.append, judge=writes.begin_append)
+    append = Handler(writes.APPEND.append, judge=writes.APPEND.begin)
     create = Handler(writes.create, judge=writes.begin_create)
     return (
         Route("GET", path, get, needs.read, docs.READ),
@@ -111,7 +111,7 @@ _LATEST_SNAPSHOT = _below("snapshot", "snapshot", "snapshots")
 _SNAPSHOT = _below("snapshot/{snapshot}", "snapshot", "snapshots")
 _BOOTSTRAP = _below("bootstrap", "bootstrap", "snapshots")
 
-_append_batch = Handler(batches.append_batch, judge=batches.begin_append_batch)
+_append_batch = Handler(batches.BATCH.append, judge=batches.BATCH.begin)
 _list_buckets = Handler(buckets.list_buckets)
 _look_at_bucket = Handler(buckets.look_at)
 _list_streams = Handler(buckets.list_streams)

@@ -18,7 +18,7 @@ from typing import NamedTuple, NoReturn
 import structlog
 import trio
 
-from streamd.config.storage import StorageConfig
+from streamd.config.settings import StorageConfig
 from streamd.group.admission import Admission
 from streamd.process.metrics import Metrics
 from streamd.process.threads import RunBlocking

@@ -18,8 +18,7 @@ from streamd.backup.scrub import Scrubber
 from streamd.cluster.administration import Administration
 from streamd.cluster.cluster import Cluster
 from streamd.cluster.shipping import SnapshotReceiver, SnapshotSender
-from streamd.config.settings import ClusterConfig, ColdConfig
-from streamd.config.storage import StorageConfig
+from streamd.config.settings import ClusterConfig, ColdConfig, StorageConfig
 from streamd.group.group import Group
 from streamd.group.log_formats import LogFormats
 from streamd.group.peers import ChangeListener, NoPeers

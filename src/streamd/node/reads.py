@@ -22,14 +22,7 @@ from streamd.streams.listing import (
 )
 from streamd.streams.model import Bucket, Stream
 from streamd.streams.offsets import Position
-from streamd.streams.reading import (
-    StoredRead,
-    find_record,
-    finder,
-    gather,
-    home,
-    read_from_store,
-)
+from streamd.streams.reading import StoredRead, find_record, finder, gather, home, read_from_store
 from streamd.streams.state import State, load_rows
 from streamd.streams.tables import Table
 from streamd.tiering.cold_reader import ColdReader

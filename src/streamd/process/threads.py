@@ -6,10 +6,11 @@ which every write to the log pays.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
 from sys import byteorder
@@ -26,6 +27,7 @@ Args = TypeVarTuple("Args")
 # `[[[[…`, ended the process. Memory is allocated only as it is touched.
 _STACK_BYTES = 16 * 1024 * 1024
 threading.stack_size(_STACK_BYTES)
+_M_ARENA_MAX = -8
 
 
 class RunBlocking(Protocol):
@@ -151,3 +153,14 @@ class _OwnThread:
             self._outcomes.put(outcome.capture(call))
             # `writev`, because tests make `write` fail.
             os.writev(self._ended, [_ONE])
+
+
+def share_one_heap() -> None:
+    """Let all threads allocate from one heap if the C library is glibc; else do nothing.
+
+    By default each thread gets a heap of its own. Bytes that one thread allocates and another
+    frees, such as everything written to disk here, then accumulate as holes in heaps that no thread
+    fills: passing a snapshot of 128 MiB through leaked some 10 MiB.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)

@@ -17,11 +17,10 @@ that `membership` counts, and only of entries of the leader's own term (3.6.2, f
 Modules, from the inside: `messages` and `interface` are values; `chain` proves a log; `log` is the
 log in memory and on disk; `state` is what every role shares. `roles` holds the role and gives each
 message to `elections` (campaigns, pre-vote 9.6), `following` (3.5) or `leadership`, which uses
-`replication` with a `progress` for each follower, `reads` (ReadIndex, 6.4), `transfer` (3.10),
-`changes` (joint consensus, 4.3). `forwarded_reads` are reads at a follower. `checks` refuses
-messages no correct peer sends. `vote_eligibility` keeps a node whose disk lost entries from voting.
-`lag` tells whether a follower has caught up. The safety properties are checks that every simulation
-runs after each event: tests/raft/invariants.py.
+`replication` with a `progress` for each follower, `reads` (ReadIndex, 6.4; also those at a
+follower) and `membership` (joint consensus, 4.3). `checks` refuses messages no correct peer sends.
+`vote_eligibility` keeps a node whose disk lost entries from voting. The safety properties are
+checks that every simulation runs after each event: tests/raft/invariants.py.
 
 Invariants:
 

@@ -1,10 +1,43 @@
-"""Campaigns, and how a node judges a candidate (thesis 3.4, 3.6.1 and 9.6)."""
+"""When and how a node campaigns, and how it judges a candidate (thesis 3.4, 3.6.1, 9.3 and 9.6)."""
 
 from __future__ import annotations
+
+from random import Random
 
 from streamd.raft.membership import Verdict, verdict
 from streamd.raft.messages import HardState, VoteReply, VoteRequest
 from streamd.raft.state import State
+
+
+class ElectionTimer:
+    """How long a node has not heard from a leader, in ticks (thesis 3.4, 9.3).
+
+    It runs out between one and two election timeouts, so that candidates rarely collide.
+    """
+
+    def __init__(self, base_ticks: int, random: Random) -> None:
+        self._base_ticks = base_ticks
+        self._random = random
+        self.restart()
+
+    @property
+    def has_run_out(self) -> bool:
+        return self.elapsed >= self._timeout
+
+    @property
+    def is_within_one_timeout(self) -> bool:
+        """Whether a leader was heard so recently that no node may presume it gone."""
+        return self.elapsed < self._base_ticks
+
+    def tick(self) -> None:
+        self.elapsed += 1
+
+    def heard(self) -> None:
+        self.elapsed = 0
+
+    def restart(self) -> None:
+        self.elapsed = 0
+        self._timeout = self._base_ticks + self._random.randrange(self._base_ticks)
 
 
 class Candidacy:

@@ -1,10 +1,9 @@
-"""Leading for one term: propose, commit, answer reads (thesis 3.5, 3.6, 6.4)."""
+"""Leading for one term: propose, commit, answer reads, hand over (thesis 3.5, 3.6, 6.4, 3.10)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from streamd.raft.changes import checked, first_step, last_step
 from streamd.raft.interface import (
     ChangeInProgress,
     InvalidTransfer,
@@ -12,7 +11,13 @@ from streamd.raft.interface import (
     ReadState,
     TransferInProgress,
 )
-from streamd.raft.membership import encode_configuration, quorum_value
+from streamd.raft.membership import (
+    checked,
+    encode_configuration,
+    first_step,
+    last_step,
+    quorum_value,
+)
 from streamd.raft.messages import (
     AppendAccepted,
     AppendRejected,
@@ -26,7 +31,27 @@ from streamd.raft.messages import (
 from streamd.raft.reads import ReadQueue, RemoteRead
 from streamd.raft.replication import Replication
 from streamd.raft.state import State
-from streamd.raft.transfer import Transfer
+
+
+class Transfer:
+    """The transfer of leadership to a chosen voter (thesis 3.10).
+
+    It lasts from the request until the target leads, or one election timeout has passed.
+
+    Nothing is proposed meanwhile, so the target catches up. Then it is asked to campaign, again
+    with every tick, because the message may be lost.
+    """
+
+    __slots__ = ("_ticks_left", "to")
+
+    def __init__(self, to: int, election_timeout_ticks: int) -> None:
+        self.to = to
+        self._ticks_left = election_timeout_ticks
+
+    def tick(self) -> bool:
+        """Whether to keep trying."""
+        self._ticks_left -= 1
+        return self._ticks_left > 0
 
 
 class Leadership:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from streamd.raft.election_timer import ElectionTimer
-from streamd.raft.elections import Candidacy, answer_pre_vote, answer_vote
+from streamd.raft.elections import Candidacy, ElectionTimer, answer_pre_vote, answer_vote
 from streamd.raft.following import follow_append, follow_commit_notice, follow_heartbeat
-from streamd.raft.forwarded_reads import ForwardedReads
 from streamd.raft.interface import NotLeader, RaftViolation, Role
 from streamd.raft.leadership import Leadership
 from streamd.raft.membership import Verdict
@@ -26,6 +24,7 @@ from streamd.raft.messages import (
     VoteReply,
     VoteRequest,
 )
+from streamd.raft.reads import ForwardedReads
 from streamd.raft.state import State
 from streamd.raft.writes import Writes
 

@@ -1,8 +1,8 @@
 """Streams as DataFrames: ``format("streamd")`` and ``format("streamd_materialized")``.
 
 Spark finds the data sources in `source` and `materialized` by name. The driver plans: `options`
-checks what the user gave, `places` decides whether to read servers or a cold store, `planning` cuts
-streams into ranges of offsets, so that many tasks read one large stream. Each task reads its
+checks what the user gave, `reading` decides whether to read servers or a cold store, `planning`
+cuts streams into ranges of offsets, so that many tasks read one large stream. Each task reads its
 ranges: `remote` from servers through `streamd.client`, `stored` from packs and the newest
 checkpoint without any server. `values` and `columns` turn records into Arrow columns. `live` keeps
 the protocol's offsets in a query's checkpoint; `sink` writes rows back.

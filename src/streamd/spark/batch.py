@@ -12,16 +12,7 @@ from streamd.spark import options as given
 from streamd.spark.columns import Columns
 from streamd.spark.options import Options
 from streamd.spark.planning import Part, plan
-from streamd.spark.reading import (
-    COMMON,
-    NOW,
-    Edge,
-    batches,
-    edge_of,
-    ranges,
-    request_of,
-    verified,
-)
+from streamd.spark.reading import COMMON, NOW, Edge, batches, edge_of, ranges, request_of, verified
 from streamd.spark.streams import Described, Streams
 from streamd.streams.offsets import START, Position
 

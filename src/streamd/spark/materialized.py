@@ -14,15 +14,7 @@ from streamd.spark import options as given
 from streamd.spark.errors import BadRecord, StreamMissing, Trimmed
 from streamd.spark.options import BadOption, Options
 from streamd.spark.planning import Part, packed
-from streamd.spark.reading import (
-    COMMON,
-    NOW,
-    edge_of,
-    ranges,
-    request_of,
-    sample,
-    verified,
-)
+from streamd.spark.reading import COMMON, NOW, edge_of, ranges, request_of, sample, verified
 from streamd.spark.states import Entity, Table
 from streamd.spark.streams import Piece, Range, Rules, Streams, read
 from streamd.spark.values import JsonColumn, infer, parse

@@ -12,7 +12,7 @@ From the wire to values:
 - `definition`: the collections of a stream, which make the events that producers append and are the
   attributes of what has their rows;
 - `tables`: the rows of a collection, with indexes and writes that are under way;
-- `consumer` and `policies`: what a batch of the stream does to the tables;
+- `consumer`: what a batch of the stream does to the tables, by policies;
 - `summary`: what a snapshot of a stream holds.
 
 Everything here is pure: functions of their input, without I/O, clocks or waiting. None of it
@@ -25,6 +25,7 @@ decision to the implementation it is a policy that the caller sets.
 Read on: docs/state.md for the guide, tests/state for each rule of the specification.
 """
 
+from streamd.state.consumer import Policies, StreamReset, UnknownType
 from streamd.state.definition import CollectionDefinition, StateSchema, collection
 from streamd.state.events import (
     ChangeEvent,
@@ -43,7 +44,6 @@ from streamd.state.events import (
     is_control_event,
 )
 from streamd.state.materialized import MaterializedState, MissingValue
-from streamd.state.policies import Policies, StreamReset, UnknownType
 from streamd.state.schemas import InvalidValue, Schema
 
 __all__ = [

@@ -16,8 +16,8 @@ the chain and by `log_evidence`: the floor, the vote and the loss, in small file
 database. `salvage` keeps the proved part of a damaged log. Before LevelDB opens a database,
 `torn_writes` repairs what a power failure tore, and tells a torn write from damage; it reads
 LevelDB's own files by `leveldb_format`. `raft_snapshots` sends the state to another node,
-`incoming` receives it, `install` replaces state and log with it; `hot_rows` leaves out what the
-object store has. All of them use `fail_stop`, `leveldb`, `files` and `errors`.
+`incoming` receives it, `install` replaces state and log with it; it leaves out what the object
+store has. All of them use `fail_stop`, `leveldb`, `files` and `errors`.
 
 Invariants:
 

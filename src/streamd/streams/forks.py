@@ -2,13 +2,15 @@
 
 A fork reads the ancestors' chunks through its `extents` and adds its own records after them; its
 offsets continue the source's. The source counts its forks and keeps its bytes for them after its
-deletion. A fork is judged in full before anything changes, so a refused one leaves no reference.
+deletion: a stream that ends is hidden while forks read its bytes, and removed after that. A fork is
+judged in full before anything changes, so a refused one leaves no reference.
 """
 
 from __future__ import annotations
 
 from itertools import accumulate
 
+from streamd.streams import keys, quotas, snapshots
 from streamd.streams.chunks import AnyChunk, Limit, OffsetMismatch, append_at
 from streamd.streams.commands import Create, Result
 from streamd.streams.content import is_json, same_media_type
@@ -156,3 +158,51 @@ def _advance(source: Stream, at: Position, lengths: list[int], sub_offset: int) 
         if sub_offset <= end:
             return Position(at.record + records, at.byte + sub_offset)
     return None
+
+
+def end_stream(state: State, key: bytes, stream: Stream) -> None:
+    """Hide a stream from its clients; its bytes stay while forks read them."""
+    state.cancel_sweep(key, stream)
+    kept = quotas.kept(stream)
+    snapshots.release(state, stream)
+    if stream.forks:
+        quotas.settle(state, key, stream, kept)
+        stream.deleted = True
+        state.streams.put(key, stream)
+        state.change_bucket(keys.bucket_of(key), hidden=1)
+        return
+    _remove(state, key, stream, kept)
+
+
+def _remove(state: State, key: bytes, stream: Stream, kept: int) -> None:
+    """Remove a stream that stores `kept` bytes, and every ancestor that only it kept alive.
+
+    A chain of forks is followed in a loop: clients choose its length.
+    """
+    while True:
+        state.cool(key, stream, stream.tail)
+        state.streams.delete(key)
+        state.discard(stream.stream_id)
+        state.header.streams -= 1
+        state.change_bucket(
+            keys.bucket_of(key),
+            streams=-1,
+            hidden=-1 if stream.deleted else 0,
+            size=-kept,
+            counted=0 if stream.kept_from is None else -1,
+        )
+        if stream.settings.fork is None:
+            return
+        key = stream.settings.fork.source
+        parent = state.streams.get(key)
+        assert parent is not None, "a fork keeps its source"
+        parent.forks -= 1
+        state.streams.put(key, parent)
+        if parent.forks:
+            return
+        kept = quotas.kept(parent)
+        if not parent.deleted:
+            state.trim(key, parent)
+            quotas.settle(state, key, parent, kept)
+            return
+        stream = parent

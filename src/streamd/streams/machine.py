@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from streamd.streams import endings, keys, packing, producers, quotas, snapshots, tokens
+from streamd.streams import keys, packing, producers, quotas, snapshots, tokens
 from streamd.streams.checks import in_runs, is_applicable
 from streamd.streams.commands import (
     Append,
@@ -37,12 +37,8 @@ from streamd.streams.commands import (
     Touch,
 )
 from streamd.streams.content import DEFAULT_CONTENT_TYPE, same_media_type
-from streamd.streams.forks import Anchor, ForkRefused, resolve_fork
-from streamd.streams.model import (
-    Bucket,
-    IfMatch,
-    Stream,
-)
+from streamd.streams.forks import Anchor, ForkRefused, end_stream, resolve_fork
+from streamd.streams.model import Bucket, IfMatch, Stream
 from streamd.streams.offsets import Position
 from streamd.streams.sessions import PackageStamp, WriteSession
 from streamd.streams.state import State
@@ -457,7 +453,7 @@ class Machine:
 
     def _end(self, key: bytes, stream: Stream) -> None:
         self._change(stream).ended = True
-        endings.end(self.state, key, stream)
+        end_stream(self.state, key, stream)
 
     def _touch(self, command: Touch) -> Outcome:
         for key, stream_id, at_ms in command.reads:

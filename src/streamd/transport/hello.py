@@ -7,12 +7,7 @@ from typing import Annotated
 import msgspec
 
 from streamd.streams.content import UNDECODABLE
-from streamd.transport.errors import (
-    ProtocolError,
-    Refusal,
-    RefusalCode,
-    RefusalMessage,
-)
+from streamd.transport.errors import ProtocolError, Refusal, RefusalCode, RefusalMessage
 
 PROTOCOL_VERSION = 1
 MAX_HELLO_BYTES = 4096

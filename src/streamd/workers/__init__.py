@@ -6,7 +6,7 @@ nobody else can open (`link`). `supervisor` starts and watches them.
 
 - A worker judges plain writes by the handlers' own functions, which need no state, and sends their
   commands in batches; `desk` proposes them and sends back the outcomes.
-- It answers a read again for as long as the stream is as it was (`versions`).
+- It answers a read again until the stream changes (`versions`).
 - It forwards everything else whole. The group's process answers as ever; the response comes back
   whole or in pieces. An event for a thousand live readers crosses the socket once.
 

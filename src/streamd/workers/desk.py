@@ -16,18 +16,9 @@ import trio
 from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Settled, Unavailable
 from streamd.http.door.parking import wait
-from streamd.http.protocol.bug_guard import BugGuard
-from streamd.http.protocol.messages import (
-    Application,
-    Begun,
-    Buffer,
-    ClientGone,
-    ConnectionCount,
-    LiveResponse,
-    Parked,
-    Request,
-    Response,
-)
+from streamd.http.protocol.application import Application, Begun, BugGuard
+from streamd.http.protocol.connections import Buffer, ClientGone, ConnectionCount
+from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 from streamd.http.protocol.wire import body_parts
 from streamd.http.sockets.outgoing import FULL, UNCOUNTED_BYTES, Outgoing, OutgoingFull
 from streamd.http.streams.recent_answers import MAX_BODY_BYTES
@@ -81,7 +72,7 @@ class Desk:
         tls_loaded: Callable[[Sequence[str], str | None], None],
     ) -> None:
         """Without `versions` the worker keeps no answers. `ready` is called when it listens, and
-        `tls_loaded` as `TlsFiles.told`."""
+        `tls_loaded` as `TlsFiles.on_load`."""
         self.link = link
         self.outgoing = outgoing
         self.is_ready = False

@@ -17,20 +17,12 @@ import trio
 
 from streamd.config.settings import ServerConfig
 from streamd.group.proposals import OutcomeUnknown, Settled, unavailable
-from streamd.http.access.stream_guard import StreamGuard
+from streamd.http.access.page_guards import StreamGuard
 from streamd.http.application import check_coding
 from streamd.http.dispatcher import Dispatcher
-from streamd.http.protocol.messages import (
-    Begun,
-    Channel,
-    ClientGone,
-    ConnectionCount,
-    Later,
-    LiveResponse,
-    Parked,
-    Request,
-    Response,
-)
+from streamd.http.protocol.application import Begun, Later
+from streamd.http.protocol.connections import Channel, ClientGone, ConnectionCount
+from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 from streamd.http.protocol.routing import StreamRoute, Target, takes_pieces
 from streamd.http.router import RESOURCES, find
 from streamd.http.routes import Judge
@@ -187,7 +179,7 @@ class WorkerApplication:
         self.link.send(Closed(self._connections.pop(connection)))
 
     def end_live_responses(self) -> None:
-        """End all live responses as they are: this worker stops, the group's process does not."""
+        """End all live responses at once: this worker stops, the group's process does not."""
         self.is_ending = True
         for exchange in self._exchanges.values():
             exchange.stop()

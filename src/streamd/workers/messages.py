@@ -158,8 +158,8 @@ class AnswerNow(Struct, array_like=True, tag=39, gc=False):
 
 
 class Counted(Struct, array_like=True, tag=38, gc=False):
-    """What the worker counted since it last said so, as in `Metrics`, and its connections now.
-    It also says that the worker lives."""
+    """What the worker counted since its last report, as in `Metrics`, and its connections now.
+    It also shows that the worker lives."""
 
     requests: list[tuple[str, str, int, int]]
     append_latency: tuple[list[int], float]

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from streamd.config.settings import AuthConfig, ClusterConfig, ColdConfig, Config
 from streamd.group.group import Group
 from streamd.http.door.listeners import share_ports
-from streamd.http.protocol.messages import Application
+from streamd.http.protocol.application import Application
 from streamd.http.sockets.outgoing import Outgoing
 from streamd.process.metrics import Metrics
 from streamd.workers.desk import Desk
@@ -55,7 +55,7 @@ class Supervisor:
     `application` answers what they forward, and `groups`, by id, take their commands. With
     `keeps_answers` they answer reads again while nothing changes: only of a node that needs no
     other's word for a read. `has_limits` says whether requests are charged to anyone. `tls_loaded`
-    is told by each worker, as `TlsFiles.told`.
+    is called for each worker, as `TlsFiles.on_load`.
     """
 
     def __init__(

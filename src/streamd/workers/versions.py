@@ -54,7 +54,7 @@ class Versions:
             counts[_ANY if key is None else _slot(key)] += 1
 
     def stamp(self, key: bytes) -> Stamp:
-        """The counts that hold for the state of a stream as it is now."""
+        """The counts that hold for the present state of a stream."""
         slot = _slot(key)
         return Stamp(slot, self._counts[slot], self._counts[_ANY])
 

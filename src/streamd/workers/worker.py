@@ -21,9 +21,9 @@ from streamd.http.http2.asgi import AsgiApplication
 from streamd.http.http2.hypercorn_server import HypercornHttp2
 from streamd.http.sockets.descriptors import allowed_connections
 from streamd.process.logs import set_up_logging
-from streamd.process.malloc import share_one_heap
 from streamd.process.metrics import Metrics
 from streamd.process.privacy import keep_private
+from streamd.process.threads import share_one_heap
 from streamd.workers.front import WorkerApplication
 from streamd.workers.link import Link
 from streamd.workers.messages import (
@@ -100,7 +100,7 @@ class Worker:
         self._door = _front_door(self._application, config, self._metrics)
         self._tls = server_tls(config.server)
         if self._tls is not None:
-            self._tls.told = lambda files, error: self._link.send(TlsLoaded([*files], error))
+            self._tls.on_load = lambda files, error: self._link.send(TlsLoaded([*files], error))
         listeners = [socket.socket(fileno=descriptor) for descriptor in start.listeners]
         self._nursery.start_soon(self._serve, self._door, self._application, listeners)
 

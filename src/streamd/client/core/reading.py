@@ -138,7 +138,7 @@ def follow(
 
     A connection that breaks is replaced for as long as it takes; reading resumes where the last
     complete chunk ended. `auto` is server-sent events unless the stream is text: events change
-    the line ends of text, a long-poll answers with the bytes as they are (section 5.8).
+    the line ends of text, a long-poll does not (section 5.8).
     """
     same = same or Incarnation(session)
     chunk = yield from read(session, path, offset, endless=True, same=same)

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from streamd.client.core.multipart import (
-    Malformed,
-    PartData,
-    PartStart,
-    boundary_of,
-    parse_parts,
-)
+from streamd.client.core.multipart import Malformed, PartData, PartStart, boundary_of, parse_parts
 from streamd.client.core.operations import write_headers
 from streamd.client.core.reading import Live, follow
 from streamd.client.core.retrying import Backoff, ask, unexpected

@@ -2,8 +2,8 @@
 
 `authority` identifies the sender (tokens, signed URLs through `signatures`, JWTs, certificates) and
 judges what the route `needs`; `rates` charges the request to the limits of its sender and bucket.
-`stream_guard` and `admin_guard` keep web pages of other origins away (`host_names`), and `auditor`
-records acts in the audit trail before they happen.
+`page_guards` keep web pages of other origins away, and `auditor` records acts in the audit trail
+before they happen.
 
 It must never let a handler run for a request that was not judged.
 

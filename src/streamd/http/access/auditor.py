@@ -1,7 +1,7 @@
 """Records who administered the node and who was refused: an audit trail's view of requests.
 
-An entry has what identifies a request and its sender, never a query, a header's value as it was
-sent, or a body: these may hold credentials and content.
+An entry has what identifies a request and its sender, never a query, a header's unchecked
+value, or a body: these may hold credentials and content.
 """
 
 from __future__ import annotations
@@ -14,18 +14,12 @@ from urllib.parse import quote_from_bytes
 
 import msgspec
 
-from streamd.audit_trail import notes
 from streamd.audit_trail.refusals import Kind
-from streamd.audit_trail.trail import AuditTrail, AuditUnavailable
+from streamd.audit_trail.trail import AuditTrail, AuditUnavailable, collect
 from streamd.http.access.authority import Authority
 from streamd.http.access.needs import SERVER, Need
-from streamd.http.protocol.messages import (
-    ErrorBody,
-    LiveResponse,
-    Request,
-    Response,
-)
-from streamd.http.protocol.refusals import answer_to
+from streamd.http.protocol.messages import LiveResponse, Request, Response
+from streamd.http.protocol.refusals import ErrorBody, answer_to
 from streamd.http.protocol.wire import body_parts
 from streamd.streams.content import UNDECODABLE
 
@@ -94,7 +88,7 @@ class Auditor:
             asked_id = await self._trail.asked(entry)
         except AuditUnavailable as error:
             return answer_to(error)
-        details = notes.collect()
+        details = collect()
         outcome: dict[str, object] = {"status": None, "code": "INTERRUPTED"}
         try:
             response = await act()
@@ -106,7 +100,7 @@ class Auditor:
         return response
 
     def _entry(self, request: Request) -> dict[str, object]:
-        """What is said of a request."""
+        """What an entry has of a request."""
         who, credential = self._authority.seen(request)
         route, wanted = self._describe(request)
         entry: dict[str, object] = {

@@ -13,15 +13,9 @@ from math import ceil
 import trio
 
 from streamd.auth.rates import NS_PER_S, Account, Accounts, Shortage, TableFull, take
-from streamd.http.protocol.messages import (
-    ConnectionCount,
-    IncomingBody,
-    LateAnswer,
-    LiveResponse,
-    Request,
-    Response,
-    error_response,
-)
+from streamd.http.protocol.connections import ConnectionCount, IncomingBody
+from streamd.http.protocol.messages import LateAnswer, LiveResponse, Request, Response
+from streamd.http.protocol.refusals import error_response
 from streamd.http.protocol.routing import Target, bucket_of, takes_pieces
 from streamd.http.protocol.wire import body_parts
 from streamd.process.metrics import Metrics
@@ -232,8 +226,8 @@ def spend_out(accounts: Sequence[Account], size: int) -> None:
 
 
 def charge_answer(request: Request, response: Response | LiveResponse) -> None:
-    """Charge the body of an answer to a read. That of a live one without a length is charged as it
-    is sent."""
+    """Charge the body of an answer to a read. Each piece of a live one without a length is charged
+    when it is sent."""
     if isinstance(response, LiveResponse):
         spend_out(request.accounts, response.length or 0)
     else:

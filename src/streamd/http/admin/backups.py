@@ -6,8 +6,7 @@ import msgspec
 from quart import Response, jsonify
 
 from streamd.backup.saving import NoSuchBackup
-from streamd.http.admin.answers import Answer
-from streamd.http.admin.operator import Operator
+from streamd.http.admin.operator import Answer, Operator
 from streamd.protocol.problems import Problem
 
 _MSGPACK = "application/vnd.msgpack"

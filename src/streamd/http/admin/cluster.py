@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 from quart import Response, jsonify, request
 
-from streamd.audit_trail.notes import note
+from streamd.audit_trail.trail import note
 from streamd.cluster.administration import Add, AdminCommand
 from streamd.config.settings import split_address
-from streamd.http.admin.answers import Answer
-from streamd.http.admin.operator import Operator
+from streamd.http.admin.operator import Answer, Operator
 from streamd.http.protocol.fields import parse_query
 from streamd.node import cold_status, status
 from streamd.node.leader_operations import Found

@@ -16,8 +16,7 @@ from pathlib import Path
 import trio
 from quart import Response, jsonify, request
 
-from streamd.http.admin.answers import Answer
-from streamd.http.admin.operator import Operator
+from streamd.http.admin.operator import Answer, Operator
 from streamd.http.protocol.fields import parse_query, whole_number
 from streamd.process.diagnostics import MAX_PROFILE_S, FillLevel, task_tree
 from streamd.protocol.problems import Problem

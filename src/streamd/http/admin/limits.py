@@ -7,10 +7,9 @@ from urllib.parse import unquote
 import msgspec
 from quart import Response, request
 
-from streamd.audit_trail.notes import note
+from streamd.audit_trail.trail import note
 from streamd.group.proposals import Unavailable
-from streamd.http.admin.answers import Answer
-from streamd.http.admin.operator import Operator
+from streamd.http.admin.operator import Answer, Operator
 from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody
 from streamd.protocol.problems import Problem
 from streamd.streams.checks import fault
@@ -55,7 +54,7 @@ async def set_all(operator: Operator, kind: Kind, name: str) -> Answer:
         raise Problem.INVALID_REQUEST.error(_FAULTS[wrong])
     if not operator.node.may_have_limits():
         raise Unavailable(
-            "a member of the cluster has not said that it understands limits: all must run "
+            "this node does not know that all members understand limits: all must run "
             "this release, and be connected, when the first limits are set"
         )
     if await _propose(operator, command) is Result.TOO_MANY_LIMITS:

@@ -1,16 +1,26 @@
-"""What the handlers of operations act on."""
+"""What the handlers of operations act on, and how they answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from random import Random
+from typing import ParamSpec
+
+import quart
 
 from streamd.http.access.needs import Need
+from streamd.http.protocol.messages import Response
+from streamd.http.protocol.refusals import OPERATORS_REFUSALS, answer_to
 from streamd.node.leader_operations import LeaderOperations
 from streamd.node.node import Node
 from streamd.process.diagnostics import FillLevel, Profiler
 from streamd.process.metrics import Metrics
+
+Answer = tuple[quart.Response, int]
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -30,3 +40,24 @@ class Operator:
     document: Callable[[], bytes]
     scopes_of: Callable[[str, bytes], Sequence[Need] | None]
     profiler: Profiler = field(default_factory=Profiler)
+
+
+def answering(handler: Callable[P, Awaitable[Answer]]) -> Callable[P, Awaitable[Answer]]:
+    """The handler, which may also raise one of `OPERATORS_REFUSALS`."""
+
+    @wraps(handler)
+    async def answer(*args: P.args, **kwargs: P.kwargs) -> Answer:
+        try:
+            return await handler(*args, **kwargs)
+        except OPERATORS_REFUSALS as error:
+            return refusal(answer_to(error))
+
+    return answer
+
+
+def refusal(response: Response) -> Answer:
+    """An error's answer as Quart's."""
+    assert isinstance(response.body, bytes)
+    lines = response.head.decode().splitlines()
+    headers = dict(line.split(": ", 1) for line in lines)
+    return quart.Response(response.body, headers=headers), response.status

@@ -4,20 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
+from typing import Annotated, Literal
 
 import msgspec
 from quart import Response, request
 
 from streamd.auth import signed_urls, tokens
-from streamd.auth.signed_urls import Grant
+from streamd.auth.signed_urls import MAX_LIFE_S, Grant
 from streamd.http.access.authority import compiled
-from streamd.http.admin.answers import Answer
-from streamd.http.admin.operator import Operator
-from streamd.http.admin.token_bodies import SignedUrl, UrlToSign
+from streamd.http.admin.operator import Answer, Operator
 from streamd.protocol.problems import Problem
 from streamd.streams.tokens import Token
 
 _ENCODER = msgspec.json.Encoder()
+_DEFAULT_LIFE_S = 3600
+
+
+class UrlToSign(msgspec.Struct, forbid_unknown_fields=True):
+    """What a signed URL is to permit. `url` is whole, or a path on the host that is asked; with
+    `prefix` all paths below it are permitted, too. GET permits HEAD."""
+
+    url: str
+    methods: list[Literal["GET", "HEAD", "POST", "PUT", "DELETE"]] = msgspec.field(
+        default_factory=lambda: ["GET"]
+    )
+    prefix: bool = False
+    expires_in_s: Annotated[int, msgspec.Meta(ge=1, le=MAX_LIFE_S)] = _DEFAULT_LIFE_S
+
+
+class SignedUrl(msgspec.Struct):
+    """The answer with a signed URL. `signed` is the parameter's value, for other URLs with the same
+    prefix."""
+
+    url: str
+    signed: str
+    expires_at_ms: int
 
 
 async def sign(operator: Operator) -> Answer:

@@ -6,30 +6,81 @@ A secret leaves the node once, in the answer that makes it.
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from quart import Response, request
 
-from streamd.audit_trail.notes import note
+from streamd.audit_trail.trail import note
 from streamd.auth import signed_urls, tokens
 from streamd.auth.scopes import parse_scopes
+from streamd.auth.tokens import shown_id
 from streamd.group.proposals import Unavailable
-from streamd.http.admin.answers import Answer
-from streamd.http.admin.operator import Operator
-from streamd.http.admin.token_bodies import (
-    NewToken,
-    NewTokenBody,
-    Rotation,
-    TokenBody,
-    TokensBody,
-    body_of,
-)
+from streamd.http.admin.operator import Answer, Operator
 from streamd.protocol.problems import Problem
+from streamd.streams.bounds import MAX_TTL_S
 from streamd.streams.commands import CreateToken, Result, RevokeToken, RotateToken, TokenCommand
+from streamd.streams.tokens import Token
 
 B = TypeVar("B")
 _ENCODER = msgspec.json.Encoder()
+_Seconds = Annotated[int, msgspec.Meta(ge=1, le=MAX_TTL_S)]
+_DEFAULT_OVERLAP_S = 3600
+
+
+class NewToken(msgspec.Struct, forbid_unknown_fields=True):
+    """A token to create. Without `expires_in_s` it has no end."""
+
+    name: str
+    scopes: list[str]
+    expires_in_s: _Seconds | None = None
+
+
+class Rotation(msgspec.Struct, forbid_unknown_fields=True):
+    """For how long the secret before it stays valid. With `expires_in_s` the token's end moves to
+    so long from now."""
+
+    overlap_s: Annotated[int, msgspec.Meta(ge=0, le=MAX_TTL_S)] = _DEFAULT_OVERLAP_S
+    expires_in_s: _Seconds | None = None
+
+
+class TokenBody(msgspec.Struct):
+    """What may be seen of a token. `former_secret_until_ms` is when the secret before the present
+    one ends, if it has not ended yet."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    created_at_ms: int
+    expires_at_ms: int | None
+    expired: bool
+    former_secret_until_ms: int | None
+
+
+class NewTokenBody(msgspec.Struct):
+    """The answer with a new secret: `token` is what clients send."""
+
+    token: str
+    about: TokenBody
+
+
+class TokensBody(msgspec.Struct):
+    """All tokens, in the order of their names."""
+
+    tokens: list[TokenBody]
+
+
+def body_of(token_id: int, token: Token, now_ms: int) -> TokenBody:
+    """What may be seen of a token at `now_ms`."""
+    return TokenBody(
+        shown_id(token_id),
+        token.name,
+        list(token.scopes),
+        token.created_ms,
+        token.expires_ms,
+        token.has_expired(now_ms),
+        token.former_until_ms if token.former_until_ms > now_ms else None,
+    )
 
 
 async def list_all(operator: Operator) -> Answer:
@@ -72,7 +123,7 @@ async def create(operator: Operator) -> Answer:
     )
     if not operator.node.may_have_tokens():
         raise Unavailable(
-            "a member of the cluster has not said that it understands tokens: all must run "
+            "this node does not know that all members understand tokens: all must run "
             "this release, and be connected, when the first token is made"
         )
     match await _propose(operator, command):

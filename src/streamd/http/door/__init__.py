@@ -6,7 +6,7 @@ request must wait (`continuations` says with what), and `parking` keeps connecti
 or SSE streams wait for news. `states` draws the states of a connection and which may follow which.
 `shared` is what the connections have in common; each knows its server only as a `Host`.
 
-It must never know a handler: it calls an `Application` (`protocol.messages`).
+It must never know a handler: it calls an `Application` (`protocol.application`).
 
 Read on in docs/front-door.md.
 """

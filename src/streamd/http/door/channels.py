@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.http.protocol.messages import Buffer
+from streamd.http.protocol.connections import Buffer
 from streamd.http.sockets.transports import Transport
 from streamd.process.metrics import Metrics
 

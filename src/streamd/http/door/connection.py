@@ -25,24 +25,13 @@ from streamd.http.door.continuations import (
 from streamd.http.door.parking import ParkedRequests
 from streamd.http.door.reactor import Reactor
 from streamd.http.door.shared import Shared
-from streamd.http.door.states import FOLLOWING, State
+from streamd.http.door.states import FOLLOWING, State, WrongTransition
+from streamd.http.protocol.application import Begun
+from streamd.http.protocol.connections import Buffer, ConnectionCount
 from streamd.http.protocol.heads import Head
-from streamd.http.protocol.messages import (
-    Begun,
-    Buffer,
-    ConnectionCount,
-    LiveResponse,
-    Parked,
-    Request,
-    Response,
-    error_response,
-)
-from streamd.http.protocol.refusals import answer_to
-from streamd.http.protocol.wire import (
-    PREFACE_HEAD,
-    answer_parts,
-    take_head,
-)
+from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
+from streamd.http.protocol.refusals import answer_to, error_response
+from streamd.http.protocol.wire import PREFACE_HEAD, answer_parts, take_head
 from streamd.http.sockets import incoming
 from streamd.http.sockets.incoming import WholeBody
 from streamd.http.sockets.outgoing import UNCOUNTED_BYTES
@@ -117,9 +106,11 @@ class Connection:
         self._is_new = True
 
     def enter(self, state: State) -> None:
-        """Change the state. One that ended stays so, while its task goes on to where it waits."""
+        """Change the state. One that ended stays so, while its task goes on to where it waits.
+        Raises `WrongTransition`."""
         if self.state is not _ENDED:
-            assert state in FOLLOWING[self.state], f"{self.state.name} to {state.name}"
+            if state not in FOLLOWING[self.state]:
+                raise WrongTransition(self.state, state, self.end)
             self.state = state
             self.since = self.shared.clock.now
 

@@ -26,15 +26,9 @@ from streamd.http.door.continuations import (
 )
 from streamd.http.door.parking import wait
 from streamd.http.door.states import State
+from streamd.http.protocol.connections import Buffer, ClientGone
 from streamd.http.protocol.heads import Head
-from streamd.http.protocol.messages import (
-    Buffer,
-    ClientGone,
-    LiveResponse,
-    Parked,
-    Request,
-    Response,
-)
+from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 from streamd.http.protocol.refusals import answer_to
 from streamd.http.protocol.wire import CONTINUE, live_head
 from streamd.http.sockets.incoming import Pace, WholeBody, WireBody, check_head
@@ -204,24 +198,27 @@ class ConnectionTask:
     async def _serve_pieces(self, head: Head, request: Request) -> bool:
         """Serve a request whose body the handler receives in pieces. As `_serve_one`."""
         body = request.incoming = WireBody(self, head.fields, Pace(self._shared.config))
-        response = await self._handle(request)
-        if not body.ended and isinstance(response, Response):
-            response = Response(response.status, response.head, response.body, close=True)
-        keep_alive = await self._respond(head, response)
+        keep_alive = await self._respond(head, await self._handle(request), body)
         if not body.ended:
             self.connection.host.may_give_way(self.connection)
             await self._transport.linger()
         return keep_alive and body.ended
 
-    async def _respond(self, head: Head, response: Response | LiveResponse | Parked | None) -> bool:
+    async def _respond(
+        self,
+        head: Head,
+        response: Response | LiveResponse | Parked | None,
+        body: WireBody | None = None,
+    ) -> bool:
         """Send a response, or what is left of one; None ends a live body. Returns whether another
-        request may follow."""
+        request may follow: none does a `body` of which the handler has left some."""
+        has_ended = body is None or body.ended
         while response is not None and not isinstance(response, Response):
             if isinstance(response, LiveResponse):
                 response = await self._shared.guard.wait(
                     head.method, self._begin_live(head, response)
                 )
-            elif isinstance(self._transport, SocketTransport):
+            elif has_ended and isinstance(self._transport, SocketTransport):
                 self.connection.head = head
                 self.connection.enter(State.PARKED)
                 self.connection.host.parked.keep(self.connection, response)
@@ -234,7 +231,7 @@ class ConnectionTask:
             return self.connection.answered(head.fields.version == "1.1" and head.fields.keep_alive)
         if self.connection.channel.is_open:
             raise ClientGone  # As in `Connection._answer`.
-        keep_alive = self.connection.keeps_alive(head, response)
+        keep_alive = has_ended and self.connection.keeps_alive(head, response)
         try:
             await self._send(*self.connection.parts(response, head, keep_alive=keep_alive))
         except OutgoingFull:

@@ -19,15 +19,14 @@ import trio
 from streamd.config.settings import ServerConfig
 from streamd.http.door.connection import Connection
 from streamd.http.door.connection_task import ConnectionTask
-from streamd.http.door.connections_by_client import ConnectionsByClient
 from streamd.http.door.continuations import Continuation, ServeAll, SpeakHttp2
 from streamd.http.door.listeners import accept_for_ever, client_certificate, turn_away
-from streamd.http.door.newcomers import Newcomers
+from streamd.http.door.newcomers import ConnectionsByClient, Newcomers
 from streamd.http.door.parking import ParkedRequests
 from streamd.http.door.reactor import Reactor
 from streamd.http.door.shared import Http2, Shared
-from streamd.http.door.states import BETWEEN_REQUESTS, State
-from streamd.http.protocol.messages import Application
+from streamd.http.door.states import BETWEEN_REQUESTS, State, WrongTransition
+from streamd.http.protocol.application import Application
 from streamd.http.sockets.transports import SocketTransport, StreamTransport, Transport
 from streamd.process.addresses import is_loopback_client
 from streamd.process.metrics import Metrics
@@ -254,6 +253,8 @@ class FrontDoor:
         connection, goes_on = task.connection, False
         try:
             goes_on = await task.run()
+        except WrongTransition as wrong:
+            wrong.report()
         finally:
             if not goes_on:
                 self._forget(connection)
@@ -291,4 +292,7 @@ class FrontDoor:
             await trio.sleep(_SWEEP_INTERVAL_S)
             self.shared.clock.tick()
             for connection in tuple(self.connections):
-                connection.check_time(self.shared.clock.now)
+                try:
+                    connection.check_time(self.shared.clock.now)
+                except WrongTransition as wrong:
+                    wrong.contain()

@@ -16,7 +16,8 @@ import trio
 from streamd.auth.certificates import Certificate
 from streamd.config.settings import ConfigError, ServerConfig
 from streamd.credentials.tls_files import TlsFiles
-from streamd.http.protocol.messages import COMMON_HEAD, error_response
+from streamd.http.protocol.messages import COMMON_HEAD
+from streamd.http.protocol.refusals import error_response
 from streamd.http.protocol.wire import STATUS_LINES, body_parts
 from streamd.process.addresses import client_of
 from streamd.process.cures import with_cure

@@ -14,14 +14,9 @@ from typing import Generic, Protocol, TypeVar
 import trio
 
 from streamd.http.door.reactor import Reactor
-from streamd.http.protocol.messages import (
-    Application,
-    Channel,
-    ClientGone,
-    LiveResponse,
-    Parked,
-    Response,
-)
+from streamd.http.protocol.application import Application
+from streamd.http.protocol.connections import Channel, ClientGone
+from streamd.http.protocol.messages import LiveResponse, Parked, Response
 
 # How late a deadline may be noticed. The waits of all clients then need no more than a hundred
 # wakes a second.

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVarTuple
 
 import trio
 
+from streamd.http.door.states import WrongTransition
 from streamd.http.sockets.batch_io import receive_ready
 from streamd.http.sockets.transports import SocketTransport
 
@@ -60,7 +61,7 @@ class Reactor:
         self._left_in_turn = CALLS_PER_TURN
 
     def watch(self, connection: Watched, transport: SocketTransport) -> None:
-        """Watch a connection's socket. What has come already is told of, too."""
+        """Watch a connection's socket. It is also called for what has come already."""
         descriptor = transport.fileno()
         self._watched[descriptor] = connection
         self._epoll.register(descriptor, _EVENTS)
@@ -89,7 +90,10 @@ class Reactor:
         """Make a call at once, or in another turn if this one has made as many as it may."""
         if self._left_in_turn and not self._due:
             self._left_in_turn -= 1
-            call(*args)
+            try:
+                call(*args)
+            except WrongTransition as wrong:
+                wrong.contain()
         else:
             self.soon(call, *args)
 
@@ -112,7 +116,7 @@ class Reactor:
         self._epoll.close()
 
     async def run(self) -> None:
-        """Run until cancelled. Raises what a connection raises."""
+        """Run until cancelled. Raises what a connection raises, but for `WrongTransition`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._make_calls)
             while True:
@@ -127,12 +131,15 @@ class Reactor:
         ):
             if events != select.EPOLLIN:
                 connection.hung_up = True
-            if data is not None:
-                connection.take(data)
-            elif connection in self._to_advance:
-                connection.has_more = True
-            else:
-                connection.advance()
+            try:
+                if data is not None:
+                    connection.take(data)
+                elif connection in self._to_advance:
+                    connection.has_more = True
+                else:
+                    connection.advance()
+            except WrongTransition as wrong:
+                wrong.contain()
 
     async def _make_calls(self) -> None:
         while True:
@@ -147,4 +154,7 @@ class Reactor:
         # Not in a frame that lives on, which would hold the last connection.
         for _ in range(min(len(self._due), CALLS_PER_TURN)):
             call, args = self._due.popleft()
-            call(*args)
+            try:
+                call(*args)
+            except WrongTransition as wrong:
+                wrong.contain()

@@ -9,15 +9,10 @@ import trio
 
 from streamd.config.settings import ServerConfig
 from streamd.http.door.channels import Chunks
-from streamd.http.protocol.bug_guard import BugGuard
+from streamd.http.protocol.application import Application, BugGuard
+from streamd.http.protocol.connections import ClientGone, ConnectionCount
 from streamd.http.protocol.heads import HeadParser
-from streamd.http.protocol.messages import (
-    COMMON_HEAD,
-    PRIVATE_HEAD,
-    Application,
-    ClientGone,
-    ConnectionCount,
-)
+from streamd.http.protocol.messages import COMMON_HEAD, PRIVATE_HEAD
 from streamd.http.sockets.fair_limits import FairLimit
 from streamd.http.sockets.outgoing import Outgoing
 from streamd.process.metrics import Metrics

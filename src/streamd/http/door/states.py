@@ -17,14 +17,14 @@
       PARKED <--------- waits for its stream
 ```
 
-Every state leads to ENDED besides. Over TLS a connection enters TASK_IDLE with its handshake and
-never returns to the reactor: it waits for its stream in TASK_BUSY. HTTP/2 is one TASK_BUSY to the
-end.
+Every state leads to ENDED besides. A transition that is not in the table is a bug, and ends the
+connection. Over TLS a connection enters TASK_IDLE with its handshake and never returns to the
+reactor: it waits for its stream in TASK_BUSY. HTTP/2 is one TASK_BUSY to the end.
 
 What does not follow from the state is kept beside it:
 
-- `Connection.hung_up` (the client sends nothing more) and `has_more` (the socket may hold bytes of
-  which the epoll has told already) are about the socket, and may change in any state.
+- `Connection.hung_up` (the client sends nothing more) and `has_more` (the socket may hold bytes
+  that the epoll has reported already) are about the socket, and may change in any state.
 - Which connections the reactor does not receive for is the reactor's set `_paused`, which the batch
   I/O reads: those that are ANSWERING or PARKED, and those whose next turn is due.
 - `WireChannel.is_open` (a live response has begun) is about the response. A response may be PARKED
@@ -33,8 +33,12 @@ What does not follow from the state is kept beside it:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
+
+import structlog
+
+log = structlog.get_logger("streamd.http")
 
 
 class State(IntEnum):
@@ -68,3 +72,21 @@ FOLLOWING: Mapping[State, frozenset[State]] = {
     State.ENDED: frozenset(),
 }
 BETWEEN_REQUESTS = frozenset((State.IDLE, State.TASK_IDLE))
+
+
+class WrongTransition(Exception):
+    """A connection was to enter a state that may not follow its own: a bug of ours. It ends that
+    connection, by `end`, and no other."""
+
+    def __init__(self, before: State, after: State, end: Callable[[], None]) -> None:
+        super().__init__(f"{before.name} to {after.name}")
+        self._end = end
+
+    def report(self) -> None:
+        """Log the bug. Called where the exception is handled."""
+        log.exception("connection ended by a bug")
+
+    def contain(self) -> None:
+        """Log the bug, and end the connection."""
+        self.report()
+        self._end()

@@ -9,7 +9,8 @@ import trio
 
 from streamd.config.settings import ServerConfig
 from streamd.http.door.parking import wait
-from streamd.http.protocol.bug_guard import BugGuard
+from streamd.http.protocol.application import Application, BugGuard
+from streamd.http.protocol.connections import Buffer, ClientGone, ConnectionCount
 from streamd.http.protocol.heads import (
     check_expectation,
     check_host,
@@ -17,17 +18,7 @@ from streamd.http.protocol.heads import (
     single_headers,
     split_target,
 )
-from streamd.http.protocol.messages import (
-    COMMON_HEAD,
-    Application,
-    Buffer,
-    ClientGone,
-    ConnectionCount,
-    LiveResponse,
-    Parked,
-    Request,
-    Response,
-)
+from streamd.http.protocol.messages import COMMON_HEAD, LiveResponse, Parked, Request, Response
 from streamd.http.protocol.refusals import answer_to
 from streamd.http.protocol.wire import body_parts, head_too_large, too_many_headers
 from streamd.http.sockets.fair_limits import Allotment, FairLimit, LimitReached

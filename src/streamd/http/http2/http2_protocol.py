@@ -27,12 +27,7 @@ from hypercorn.config import Config
 from hypercorn.events import Closed, Updated
 from hypercorn.events import Event as ConnectionEvent
 from hypercorn.protocol.events import Body, EndBody, Event, Request
-from hypercorn.protocol.h2 import (
-    BUFFER_HIGH_WATER,
-    BufferCompleteError,
-    H2Protocol,
-    StreamBuffer,
-)
+from hypercorn.protocol.h2 import BUFFER_HIGH_WATER, BufferCompleteError, H2Protocol, StreamBuffer
 from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.utils import filter_pseudo_headers
 from hyperframe.frame import DataFrame, Frame, HeadersFrame

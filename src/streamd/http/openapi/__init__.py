@@ -1,8 +1,8 @@
 """The API as an OpenAPI 3.1 document, assembled from small tables and the code's own structs.
 
-`errors` takes every error from the table of problems, `parameters` lists parameters and headers,
-`schemas` the bodies, taken from the structs that are encoded. The `*_docs` modules describe what
-the routes of the table (`http.routes`) do, naming errors and parameters by their keys; `elements`
+`parameters` lists parameters and headers, `schemas` the bodies, taken from the structs that are
+encoded. The `*_docs` modules describe what the routes of the table (`http.routes`) do, naming
+errors and parameters by their keys; `elements` takes every error from the table of problems, and
 turns routes into the form of the document.
 
 tests/http/test_openapi.py keeps it true: every problem is in the code and in the document, each
@@ -16,8 +16,7 @@ from collections.abc import Iterable
 
 from streamd import __version__
 from streamd.auth.signed_urls import PARAMETER
-from streamd.http.openapi.elements import Json, Path, response
-from streamd.http.openapi.errors import SHARED
+from streamd.http.openapi.elements import SHARED, Json, Path, response
 from streamd.http.openapi.parameters import headers, parameters
 from streamd.http.openapi.schemas import schemas
 

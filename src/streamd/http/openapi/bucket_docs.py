@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.http.openapi.elements import Operation, Reply, json_content, ref
-from streamd.http.openapi.errors import ACTS
+from streamd.http.openapi.elements import ACTS, Operation, Reply, json_content, ref
 from streamd.http.openapi.stream_docs import ELSEWHERE, SERVER
 
 _ERRORS = ("400 INVALID_REQUEST", "404 BUCKET_NOT_FOUND", *SERVER)

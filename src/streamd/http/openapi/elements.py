@@ -6,14 +6,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from streamd.http.openapi.errors import (
-    ACTS,
-    ERRORS,
-    EVERYWHERE,
-    GUARDED_POST,
-    SHARED,
-    by_status,
-)
 from streamd.protocol.problems import Problem
 
 Json = dict[str, Any]
@@ -24,6 +16,31 @@ _PREFLIGHT = (
     "Access-Control-Allow-Headers",
     "Access-Control-Max-Age",
 )
+# By the keys that the operations name: status and code.
+ERRORS = {f"{problem.status} {problem.code}": problem for problem in Problem}
+# Errors that any request can meet: the first section of the table.
+EVERYWHERE = tuple(ERRORS)[: tuple(Problem).index(Problem.NOT_FOUND)]
+
+# Of all that the audit trail records before it happens.
+ACTS = ("503 AUDIT_UNAVAILABLE",)
+# Of a node that is not a member of its cluster.
+OUTSIDE = ("503 NODE_REMOVED", "503 NODE_DATA_LOST", "503 NODE_NOT_ADDED")
+# What web pages get from the administration of a node.
+GUARDED_POST = ("415 UNSUPPORTED_MEDIA_TYPE",)
+# Errors of methods that are not in the document.
+ELSEWHERE = ("405 METHOD_NOT_ALLOWED", "501 METHOD_UNKNOWN")
+
+
+def by_status(errors: Iterable[str]) -> dict[int, list[str]]:
+    """The codes of errors, by status."""
+    found: dict[int, list[str]] = {}
+    for error in errors:
+        status, code = error.split()
+        found.setdefault(int(status), []).append(code)
+    return found
+
+
+SHARED = by_status((*EVERYWHERE, *ELSEWHERE))
 
 
 class Reply(NamedTuple):
@@ -35,7 +52,7 @@ class Reply(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """A method of a path. `errors` are keys of `errors.ERRORS`; those of the path and of every
+    """A method of a path. `errors` are keys of `ERRORS`; those of the path and of every
     request are added."""
 
     operation_id: str

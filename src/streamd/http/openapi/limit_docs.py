@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from streamd.http.openapi.elements import Operation, Reply, json_content, ref
-from streamd.http.openapi.errors import OUTSIDE
+from streamd.http.openapi.elements import OUTSIDE, Operation, Reply, json_content, ref
 
 _ASKED = ("503 UNAVAILABLE", *OUTSIDE)
 _NOT_FOUND = ("404 LIMITS_NOT_FOUND",)

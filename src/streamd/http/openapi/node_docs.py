@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.http.openapi.elements import Json, Operation, Reply, json_content, ref
-from streamd.http.openapi.errors import OUTSIDE
+from streamd.http.openapi.elements import OUTSIDE, Json, Operation, Reply, json_content, ref
 
 _ALIVE = json_content(ref("schemas", "Alive"))
 _OBJECT = json_content({"type": "object"})

@@ -5,19 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from streamd.cluster.administration import Add, Promote, Remove, Transfer
-from streamd.http.admin.token_bodies import (
-    NewToken,
-    NewTokenBody,
-    Rotation,
-    SignedUrl,
-    TokenBody,
-    TokensBody,
-    UrlToSign,
-)
-from streamd.http.openapi.elements import Json
-from streamd.http.openapi.errors import SHARED
+from streamd.http.admin.signing import SignedUrl, UrlToSign
+from streamd.http.admin.tokens import NewToken, NewTokenBody, Rotation, TokenBody, TokensBody
+from streamd.http.openapi.elements import SHARED, Json
 from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody
-from streamd.http.protocol.messages import ErrorBody
+from streamd.http.protocol.refusals import ErrorBody
 from streamd.http.streams.batches import BatchBody
 from streamd.http.streams.buckets import BucketBody, BucketsBody, ListingBody
 

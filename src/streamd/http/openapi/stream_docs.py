@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.http.openapi.elements import Json, Operation, Reply, json_content, ref
-from streamd.http.openapi.errors import OUTSIDE
+from streamd.http.openapi.elements import OUTSIDE, Json, Operation, Reply, json_content, ref
 from streamd.http.openapi.parameters import FRAMES, PRODUCER
 
 SERVER = ("503 UNAVAILABLE", "503 OUTCOME_UNKNOWN", *OUTSIDE)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.http.openapi.elements import Json, Operation, Reply, json_content, ref
-from streamd.http.openapi.errors import OUTSIDE
+from streamd.http.openapi.elements import OUTSIDE, Json, Operation, Reply, json_content, ref
 
 _ASKED = ("503 UNAVAILABLE", *OUTSIDE)
 _CHANGED = ("400 INVALID_REQUEST", "503 UNAVAILABLE", *OUTSIDE, "503 OUTCOME_UNKNOWN")

@@ -15,7 +15,8 @@ from typing import Protocol
 import trio
 import zstandard
 
-from streamd.http.protocol.messages import Buffer, Request, Response
+from streamd.http.protocol.connections import Buffer
+from streamd.http.protocol.messages import Request, Response
 from streamd.http.protocol.wire import body_parts
 from streamd.process.threads import RunBlocking
 from streamd.protocol.headers import ACCEPT_ENCODING
@@ -107,7 +108,7 @@ class Compressor:
         else:
             return
         if len(body) < size:
-            # Two representations must not share a strong tag; `conditions` understands both.
+            # Two representations must not share a strong tag; `fields.named_tag` understands both.
             response.head = (
                 _ETAG.sub(rb'\1-%b"\r' % coding, response.head)
                 + b"Content-Encoding: %b\r\n" % coding

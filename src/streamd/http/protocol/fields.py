@@ -1,7 +1,8 @@
 """Parses the protocol's headers and query parameters strictly.
 
 Each function takes raw bytes from the client and returns a typed value, or raises `ProblemError`,
-which names the header or parameter at fault.
+which names the header or parameter at fault. The conditions of requests, If-None-Match for reads
+and If-Match for writes (RFC 9110 section 13), are among them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from streamd.http.protocol.routing import StreamRoute, resolve
 from streamd.protocol.headers import (
     CONTENT_TYPE,
+    IF_MATCH,
     PRODUCER_EPOCH,
     PRODUCER_ID,
     PRODUCER_SEQ,
@@ -30,10 +32,11 @@ from streamd.protocol.headers import (
 )
 from streamd.protocol.problems import Problem
 from streamd.streams.bounds import MAX_SAFE_INTEGER, MAX_TOKEN_BYTES, MAX_TTL_S
-from streamd.streams.checks import TIMESTAMP
+from streamd.streams.checks import MAX_TAGS, TIMESTAMP
 from streamd.streams.chunks import Window
 from streamd.streams.content import is_content_type
-from streamd.streams.model import ForkRequest, ProducerStamp, Settings
+from streamd.streams.etags import parse_tag
+from streamd.streams.model import ForkRequest, IfMatch, ProducerStamp, Settings
 from streamd.streams.offsets import START, Position, parse_offset
 
 Headers = Mapping[bytes, bytes]
@@ -44,6 +47,12 @@ PIECE_BYTES = 1024 * 1024
 _FRAMED_BYTES = PIECE_BYTES
 
 _WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,19}")
+_TAG = re.compile(rb'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
+# A compressed answer is another representation and has a tag of its own (`compression`).
+_CODING = re.compile(rb'-(?:zstd|gzip|deflate)"$')
+
+# ``If-Match: *``: the stream exists.
+ANY_STATE = IfMatch()
 
 
 class Live(Enum):
@@ -301,3 +310,36 @@ def snapshot_offset(raw: bytes) -> Position:
     if position is None:
         raise Problem.INVALID_OFFSET.error("a snapshot's offset must be one from an earlier answer")
     return position
+
+
+def without_coding(tag: bytes) -> bytes:
+    """The tag that the answer had before it was compressed."""
+    return _CODING.sub(b'"', tag)
+
+
+def named_tag(header: bytes, etag: bytes) -> bytes | None:
+    """The tag by which an If-None-Match header names `etag`, compressed or not, or None.
+
+    Weak comparison (RFC 9110 section 8.8.3.2).
+    """
+    if header == etag or header.strip() == b"*":
+        return etag
+    for candidate in header.split(b","):
+        tag = candidate.strip().removeprefix(b"W/")
+        if without_coding(tag) == etag:
+            return tag
+    return None
+
+
+def if_match(headers: Headers) -> IfMatch | None:
+    """The condition of a write. Weak and foreign tags never match. Raises `ProblemError`."""
+    raw = headers.get(IF_MATCH.key)
+    if raw is None:
+        return None
+    if raw.strip() == b"*":
+        return ANY_STATE
+    tags = _TAG.findall(raw)
+    if len(tags) > MAX_TAGS:
+        raise Problem.INVALID_REQUEST.error(f"If-Match may list {MAX_TAGS} tags")
+    versions = (parse_tag(without_coding(tag)) for tag in tags)
+    return IfMatch(tuple(version for version in versions if version is not None))

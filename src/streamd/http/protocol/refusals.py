@@ -1,18 +1,22 @@
-"""The answers to requests that raise: the one place where errors of other parts become problems."""
+"""The answers that problems are; and the one place where errors of other parts become problems."""
 
 from __future__ import annotations
+
+import msgspec
 
 from streamd.audit_trail.trail import AuditUnavailable
 from streamd.auth.scopes import ScopeError
 from streamd.backup.saving import BackupInProgress, NoSuchBackup
 from streamd.config.settings import ConfigError
 from streamd.group.proposals import DiskLow, NotAMember, OutcomeUnknown, Unavailable
-from streamd.http.protocol.messages import Response, error_response
+from streamd.http.protocol.messages import Response
 from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
 from streamd.process.diagnostics import ProfileInProgress
 from streamd.protocol.problems import Problem, ProblemError
 from streamd.streams.content import UNDECODABLE
 
+_JSON = msgspec.json.Encoder()
+_ERROR_HEAD = b"Content-Type: application/json\r\nCache-Control: no-store\r\n"
 # What the handlers of streams and buckets raise instead of an answer.
 REFUSALS = (ProblemError, Unavailable, OutcomeUnknown, ColdError)
 # Of the classes of an exception the first counts that is here.
@@ -33,6 +37,28 @@ _PROBLEMS: dict[type[Exception], Problem] = {
 }
 # What the handlers of operations raise instead of an answer.
 OPERATORS_REFUSALS: tuple[type[Exception], ...] = (ProblemError, *_PROBLEMS)
+
+
+class ErrorDetail(msgspec.Struct):
+    """What went wrong: a stable code for programs, a message for people."""
+
+    code: str
+    message: str
+
+
+class ErrorBody(msgspec.Struct):
+    """The body of every error."""
+
+    error: ErrorDetail
+
+
+def error_response(
+    problem: Problem, detail: str = "", head: bytes = b"", *, close: bool = False
+) -> Response:
+    """The answer that a problem is: ``{"error":{"code","message"}}``. `detail` replaces its
+    message, and `head` is added to its own header lines."""
+    body = _JSON.encode(ErrorBody(ErrorDetail(problem.code, detail or problem.message)))
+    return Response(problem.status, _ERROR_HEAD + problem.head + head, body, close)
 
 
 def answer_to(error: Exception, *, close: bool = False) -> Response:

@@ -11,7 +11,8 @@ import re
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
-from streamd.http.protocol.messages import Response, error_response
+from streamd.http.protocol.messages import Response
+from streamd.http.protocol.refusals import error_response
 from streamd.protocol.problems import Problem
 from streamd.streams.bounds import MAX_BUCKETED_BYTES
 from streamd.streams.keys import is_bucket_id, is_bucket_name, stream_key

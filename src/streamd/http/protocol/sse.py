@@ -7,7 +7,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from streamd.http.protocol.messages import Buffer
+from streamd.http.protocol.connections import Buffer
 from streamd.streams.content import is_json, is_text
 from streamd.streams.offsets import Position
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from http import HTTPStatus
 
-from streamd.http.protocol.messages import Buffer, LiveResponse, Response
+from streamd.http.protocol.connections import Buffer
+from streamd.http.protocol.messages import LiveResponse, Response
 from streamd.protocol.headers import HEADERS
 from streamd.protocol.problems import Problem, ProblemError
 

@@ -9,8 +9,9 @@ from typing import Protocol
 import trio
 
 from streamd.config.settings import ServerConfig
+from streamd.http.protocol.application import Application
 from streamd.http.protocol.heads import Fields
-from streamd.http.protocol.messages import Application, LateAnswer, Request, Response
+from streamd.http.protocol.messages import LateAnswer, Request, Response
 from streamd.http.protocol.wire import Chunked
 from streamd.http.sockets.fair_limits import Allotment, LimitReached
 from streamd.protocol.problems import Problem, ProblemError

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from streamd.http.protocol.messages import Buffer, error_response
+from streamd.http.protocol.connections import Buffer
+from streamd.http.protocol.refusals import error_response
 from streamd.http.sockets.fair_limits import leaves_enough
 from streamd.http.sockets.transports import is_joined
 from streamd.protocol.problems import Problem

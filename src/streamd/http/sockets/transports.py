@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import trio
 
-from streamd.http.protocol.messages import Buffer, ClientGone
+from streamd.http.protocol.connections import Buffer, ClientGone
 
 RECEIVE_BYTES = 64 * 1024
 # How much a client may send ahead during its live response.
@@ -48,7 +48,7 @@ class Transport(Protocol):
 
     @property
     def descriptor(self) -> int | None:
-        """The socket's, if bytes may be written to it as they are."""
+        """The socket's, if bytes may be written to it unencrypted."""
 
     def send_now(self, data: bytes) -> int:
         """Write without waiting; returns the number of bytes written."""

@@ -11,15 +11,10 @@ from struct import Struct
 
 import msgspec
 
-from streamd.http.protocol import fields
 from streamd.http.protocol.messages import Request, Response
-from streamd.http.protocol.refusals import answer_to
 from streamd.http.protocol.routing import BatchRoute
-from streamd.http.streams.service import Service
-from streamd.http.streams.writes import Write, append_answer, append_command, cut, stream_refusal
-from streamd.node.foresight import SMALL_WRITE_BYTES
-from streamd.protocol.headers import CONTENT_TYPE
-from streamd.protocol.problems import Problem, ProblemError
+from streamd.http.streams.writes import AppendForm, append_answer, content_type
+from streamd.protocol.problems import Problem
 from streamd.streams.commands import Append, Outcome, Result
 from streamd.streams.content import InvalidJson, Records, is_json, json_message
 from streamd.streams.offsets import Position
@@ -40,43 +35,8 @@ class BatchBody(msgspec.Struct):
     next_offset: str
 
 
-def begin_append_batch(request: Request, route: BatchRoute) -> Write | None:
-    """POST of frames. Producers, Stream-Seq, If-Match and closing work as for any append.
-
-    None leaves it to `append_batch`.
-    """
-    if len(request.body) > SMALL_WRITE_BYTES:
-        return None
-    kind = _kind(request)
-    try:
-        records = _framed_records(kind, request.body)
-    except ProblemError:
-        return None  # Errors of the stream come first, and it may have to be looked up.
-    return write_batch(request, route, kind, records)
-
-
-async def append_batch(service: Service, request: Request, route: BatchRoute) -> Response:
-    """As `begin_append_batch`, for any body."""
-    kind = _kind(request)
-    try:
-        records = await cut(service, _framed_records, kind, request.body)
-    except ProblemError as unfit:
-        return await stream_refusal(service, route.stream, kind) or answer_to(unfit)
-    write = write_batch(request, route, kind, records)
-    return write.answer(await service.node.foresight.propose(write.command, write.size))
-
-
-def write_batch(request: Request, route: BatchRoute, kind: str, records: Records) -> Write:
-    """The append of a request's records. Raises `ProblemError`."""
-    command = append_command(request.headers, route.stream, kind, records)
-    return Write(command, len(records.data), lambda outcome: _answer(command, outcome, route))
-
-
-def _kind(request: Request) -> str:
-    raw_type = request.headers.get(CONTENT_TYPE.key)
-    if not raw_type:
-        raise Problem.MISSING_CONTENT_TYPE.error("Content-Type is required: the payloads' type")
-    return fields.content_type(raw_type)
+def _content_type(request: Request) -> str:
+    return content_type(request, "Content-Type is required: the payloads' type")
 
 
 def _answer(command: Append, outcome: Outcome, route: BatchRoute) -> Response:
@@ -146,3 +106,7 @@ def _add_offsets(response: Response, command: Append, outcome: Outcome) -> Batch
     last = Position(tail.record - 1, tail.byte - command.lengths[-1]).token()
     response.head += b"Stream-First-Offset: %b\r\nStream-Last-Offset: %b\r\n" % (first, last)
     return BatchBody(len(command.lengths), first.decode(), last.decode(), tail.token().decode())
+
+
+# POST of frames. Producers, Stream-Seq, If-Match and closing work as for any append.
+BATCH = AppendForm(_content_type, _framed_records, lambda route: route.stream, _answer)

@@ -10,19 +10,12 @@ from msgspec.structs import replace
 
 from streamd.auth import signed_urls
 from streamd.http.access.rates import spend_out
+from streamd.http.protocol.connections import Buffer, Channel, ClientGone
 from streamd.http.protocol.fields import parse_query
-from streamd.http.protocol.messages import (
-    Buffer,
-    Channel,
-    ClientGone,
-    LiveResponse,
-    Request,
-    Response,
-)
+from streamd.http.protocol.messages import LiveResponse, Request, Response
 from streamd.http.protocol.routing import BootstrapRoute
-from streamd.http.sockets.fair_limits import LimitReached
 from streamd.http.streams.service import Service
-from streamd.http.streams.snapshots import TOO_MANY_DOWNLOADS, Sending
+from streamd.http.streams.snapshots import Sending
 from streamd.objectstore.errors import ColdError
 from streamd.protocol.problems import Problem
 from streamd.streams.chunks import OffsetMismatch, Slice, Window
@@ -52,10 +45,7 @@ async def bootstrap(
     service.touch(route.stream, stream)
     # A copy, because the machine changes its own: tail and snapshot must stay as they are now.
     stream = replace(stream)
-    try:
-        sending = Sending(service, stream, request.client)
-    except LimitReached:
-        return TOO_MANY_DOWNLOADS
+    sending = Sending(service, stream, request.client)
     size = stream.tail.byte - stream.earliest.byte
     spend_out(request.accounts, size + (stream.snapshot.size if stream.snapshot else 0))
     response = _Bootstrap(service, stream, boundary, sending)
@@ -88,7 +78,7 @@ def _head(stream: Stream, boundary: bytes) -> bytes:
 
 
 class _Bootstrap:
-    """One response under way, for a stream as it was when it began."""
+    """One response under way, for the state that the stream had when it began."""
 
     def __init__(self, service: Service, stream: Stream, boundary: bytes, sending: Sending) -> None:
         self._service = service

@@ -7,7 +7,8 @@ import msgspec
 from streamd.auth.scopes import NamePattern
 from streamd.http.protocol.fields import is_local, parse_query, whole_number
 from streamd.http.protocol.limit_bodies import LimitsBody
-from streamd.http.protocol.messages import Request, Response, error_response
+from streamd.http.protocol.messages import Request, Response
+from streamd.http.protocol.refusals import error_response
 from streamd.http.protocol.routing import (
     INVALID_BUCKET_ID,
     BucketRoute,

@@ -61,9 +61,9 @@ def _least_write(request: Request, route: Target | None, length: int) -> Write |
     records = Records(bytes(size), [size])
     match request.method, route:
         case "POST", StreamRoute():
-            return writes.write_append(request, route, kind, records)
+            return writes.APPEND.write(request, route, kind, records)
         case "POST", BatchRoute():
-            return batches.write_batch(request, route, kind, records)
+            return batches.BATCH.write(request, route, kind, records)
         case "PUT", StreamRoute():
             return writes.write_create(request, route, kind, records)
         case _:

@@ -13,8 +13,9 @@ from typing import Any
 
 import trio
 
+from streamd.http.protocol.connections import Channel
 from streamd.http.protocol.cursors import current_cursor
-from streamd.http.protocol.messages import Channel, Parked
+from streamd.http.protocol.messages import Parked
 from streamd.http.protocol.sse import control_event, data_event, whole_characters
 from streamd.http.sockets.batch_io import send_each
 from streamd.process.metrics import Metrics

@@ -10,9 +10,9 @@ import trio
 
 from streamd.http.access.rates import begin_live, charge_answer, end_live
 from streamd.http.protocol import compression, fields
-from streamd.http.protocol.conditions import named_tag
-from streamd.http.protocol.fields import Live, ReadQuery
-from streamd.http.protocol.messages import Buffer, LiveResponse, Parked, Request, Response
+from streamd.http.protocol.connections import Buffer
+from streamd.http.protocol.fields import Live, ReadQuery, named_tag
+from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 from streamd.http.protocol.routing import StreamRoute
 from streamd.http.streams.live import Reader
 from streamd.http.streams.recent_answers import Key
@@ -287,7 +287,7 @@ def _slice(
 
 
 def body_of(stream: Stream, found: Slice) -> Buffer | list[Buffer]:
-    """A slice as a body: JSON messages in brackets, other records as they are stored."""
+    """A slice as a body: JSON messages in brackets, other records without a change."""
     if not is_json(stream.content_type):
         return found.parts or b""
     if not found.parts:

@@ -9,11 +9,12 @@ import trio
 from streamd.audit_trail.trail import AuditTrail
 from streamd.config.settings import ServerConfig
 from streamd.http.access.authority import Authority
+from streamd.http.access.page_guards import StreamGuard
 from streamd.http.access.rates import RateLimits
-from streamd.http.access.stream_guard import StreamGuard
 from streamd.http.protocol.compression import Compressor
 from streamd.http.protocol.cursors import Cursors
-from streamd.http.protocol.messages import Response, error_response
+from streamd.http.protocol.messages import Response
+from streamd.http.protocol.refusals import error_response
 from streamd.http.protocol.routing import StreamRoute
 from streamd.http.sockets.fair_limits import FairLimit
 from streamd.http.sockets.outgoing import Outgoing
@@ -21,7 +22,7 @@ from streamd.http.streams.live import Hub
 from streamd.http.streams.recent_answers import RecentAnswers
 from streamd.node.node import Node
 from streamd.protocol.problems import Problem
-from streamd.streams.commands import Sweep
+from streamd.streams.commands import Outcome, Result, Sweep
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
 
@@ -120,7 +121,7 @@ class Service:
             await self.node.group.reads.catch_up()
 
     def _must_expire(self, route: StreamRoute, stream: Stream) -> bool:
-        """Whether a stream has expired and the log must say so before a reader is told.
+        """Whether a stream has expired and the log must say so before a reader learns it.
 
         Clocks of nodes differ. If one node answered by its own clock that a stream is gone, another
         could still show the stream afterwards. So the leader first writes the expiry to the log,
@@ -159,3 +160,18 @@ NOT_FOUND = error_response(Problem.STREAM_NOT_FOUND)
 BUCKET_NOT_FOUND = error_response(Problem.BUCKET_NOT_FOUND)
 GONE = error_response(Problem.STREAM_GONE)
 TOO_MANY_READERS = error_response(Problem.TOO_MANY_READERS)
+
+
+def quota_answer(outcome: Outcome) -> Response:
+    """The answer to a refusal by a quota."""
+    match outcome.result:
+        case Result.BUCKET_FULL:
+            message = "the bucket keeps as many bytes as its limits allow"
+            return error_response(Problem.QUOTA_EXCEEDED, message)
+        case Result.STREAM_FULL:
+            message = "the stream keeps as many bytes as the limits of its bucket allow"
+            return error_response(Problem.QUOTA_EXCEEDED, message)
+        case Result.TOO_MANY_STREAMS:
+            return error_response(Problem.TOO_MANY_STREAMS)
+        case _:
+            raise AssertionError(outcome)

@@ -10,19 +10,12 @@ from msgspec.structs import replace
 
 from streamd.auth import signed_urls
 from streamd.http.protocol import fields
-from streamd.http.protocol.messages import (
-    Channel,
-    ClientGone,
-    IncomingBody,
-    LiveResponse,
-    Request,
-    Response,
-    error_response,
-)
+from streamd.http.protocol.connections import Channel, ClientGone, IncomingBody
+from streamd.http.protocol.messages import LiveResponse, Request, Response
+from streamd.http.protocol.refusals import error_response
 from streamd.http.protocol.routing import LatestSnapshotRoute, SnapshotRoute
 from streamd.http.sockets.fair_limits import LimitReached
-from streamd.http.streams.quotas import quota_answer
-from streamd.http.streams.service import GONE, NOT_FOUND, Service, offset_gone
+from streamd.http.streams.service import GONE, NOT_FOUND, Service, offset_gone, quota_answer
 from streamd.node.blobs import BlobGone, Upload, UploadRefused
 from streamd.objectstore.errors import ColdError
 from streamd.protocol.headers import CONTENT_TYPE
@@ -42,16 +35,18 @@ _PART_S = 15.0
 
 _NO_SNAPSHOT = error_response(Problem.SNAPSHOT_NOT_FOUND)
 _TOO_MANY_UPLOADS = error_response(Problem.TOO_MANY_UPLOADS)
-TOO_MANY_DOWNLOADS = error_response(Problem.TOO_MANY_DOWNLOADS)
 
 
 class Sending:
     """What a response holds while it sends a blob and records: a slot and pins."""
 
     def __init__(self, service: Service, stream: Stream, client: str) -> None:
-        """Raises `LimitReached` when too many responses, or too many of `client`, are under way."""
+        """Raises `ProblemError` when too many responses, or too many of `client`, are under way."""
         self._slot = service.downloads.allotment(client)
-        self._slot.hold(1)
+        try:
+            self._slot.hold(1)
+        except LimitReached:
+            raise Problem.TOO_MANY_DOWNLOADS.error() from None
         ids = {stream.stream_id, *(extent.stream_id for extent in stream.extents)}
         if stream.snapshot is not None:
             ids.add(stream.snapshot.blob_id)
@@ -257,10 +252,7 @@ async def read(service: Service, request: Request, route: SnapshotRoute) -> Resp
         return Response(200, head)
     service.touch(route.stream, stream)
     stream = replace(stream)
-    try:
-        sending = Sending(service, stream, request.client)
-    except LimitReached:
-        return TOO_MANY_DOWNLOADS
+    sending = Sending(service, stream, request.client)
     await sending.begin(stream)
 
     async def run(channel: Channel) -> None:

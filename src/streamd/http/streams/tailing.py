@@ -7,15 +7,8 @@ from collections.abc import Sequence
 import trio
 
 from streamd.http.access.rates import PAUSE_S, begin_live, end_live, spend_out
-from streamd.http.protocol.messages import (
-    Buffer,
-    Channel,
-    LateAnswer,
-    LiveResponse,
-    Parked,
-    Request,
-    Response,
-)
+from streamd.http.protocol.connections import Buffer, Channel
+from streamd.http.protocol.messages import LateAnswer, LiveResponse, Parked, Request, Response
 from streamd.http.protocol.routing import StreamRoute
 from streamd.http.protocol.sse import (
     HEARTBEAT,
@@ -52,7 +45,7 @@ async def tail_by_sse(
     at: Position,
     echoed_cursor: int | None,
 ) -> Response | LiveResponse | LateAnswer:
-    """GET with ``live=sse``: everything after `at`, then each change as it is made."""
+    """GET with ``live=sse``: everything after `at`, then each change when it is made."""
     try:
         await service.node.reads.read(stream, Window(at, 1))
     except OffsetMismatch:

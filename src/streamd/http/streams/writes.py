@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from streamd.http.protocol import fields
-from streamd.http.protocol.conditions import ANY_STATE, if_match, named_tag
-from streamd.http.protocol.messages import Request, Response, error_response
-from streamd.http.protocol.refusals import answer_to
+from streamd.http.protocol.fields import ANY_STATE, if_match, named_tag
+from streamd.http.protocol.messages import Request, Response
+from streamd.http.protocol.refusals import answer_to, error_response
 from streamd.http.protocol.routing import StreamRoute
-from streamd.http.streams.quotas import quota_answer
-from streamd.http.streams.service import BUCKET_NOT_FOUND, GONE, NOT_FOUND, Service, offset_gone
+from streamd.http.streams.service import (
+    BUCKET_NOT_FOUND,
+    GONE,
+    NOT_FOUND,
+    Service,
+    offset_gone,
+    quota_answer,
+)
 from streamd.node.foresight import SMALL_WRITE_BYTES
 from streamd.protocol.headers import CONTENT_TYPE, IF_NONE_MATCH
 from streamd.protocol.problems import Problem, ProblemError
@@ -39,6 +46,8 @@ _TOO_MANY_PRODUCERS = error_response(
     f"the stream remembers {MAX_PRODUCERS} producers, and none has been idle for an hour; append "
     "with a Producer-Id that it knows",
 )
+R = TypeVar("R")
+
 _CLOSED = b"Stream-Closed: true\r\n"
 # Both lines in one format string: every append pays for the formatting.
 _POSITION = b"Stream-Next-Offset: %b\r\nETag: " + STATE_TAG + b"\r\n"
@@ -52,39 +61,75 @@ class Write(NamedTuple):
     answer: Callable[[Outcome], Response]
 
 
-def begin_append(request: Request, route: StreamRoute) -> Write | None:
-    """POST: append, append and close, or close. None leaves it to `append`."""
-    if len(request.body) > SMALL_WRITE_BYTES:
-        return None
-    kind = _kind(request)
-    try:
-        records = _appended(kind, request.body)
-    except ProblemError:
-        return None  # Errors of the stream come first, and it may have to be looked up.
-    return write_append(request, route, kind, records)
+@dataclass(frozen=True)
+class AppendForm(Generic[R]):
+    """A form of append.
+
+    `content_type` and `cut` say what its body is, `stream` which stream its route names, and
+    `answer` what a client gets for the outcome. The first two raise `ProblemError`.
+    """
+
+    content_type: Callable[[Request], str]
+    cut: Callable[[str, bytes], Records]
+    stream: Callable[[R], StreamRoute]
+    answer: Callable[[Append, Outcome, R], Response]
+
+    def begin(self, request: Request, route: R) -> Write | None:
+        """Append the records of a small body, and close the stream if the headers say so. None
+        leaves it to `append`."""
+        if len(request.body) > SMALL_WRITE_BYTES:
+            return None
+        kind = self.content_type(request)
+        try:
+            records = self.cut(kind, request.body)
+        except ProblemError:
+            return None  # Errors of the stream come first, and it may have to be looked up.
+        return self.write(request, route, kind, records)
+
+    async def append(self, service: Service, request: Request, route: R) -> Response:
+        """As `begin`, for any body."""
+        kind = self.content_type(request)
+        try:
+            records = await _cut(service, self.cut, kind, request.body)
+        except ProblemError as unfit:
+            return await _stream_refusal(service, self.stream(route), kind) or answer_to(unfit)
+        write = self.write(request, route, kind, records)
+        return write.answer(await service.node.foresight.propose(write.command, write.size))
+
+    def write(self, request: Request, route: R, kind: str, records: Records) -> Write:
+        """The append of a request's records. Raises `ProblemError`."""
+        headers = request.headers
+        command = Append(
+            self.stream(route).key,
+            kind,
+            records.data,
+            records.lengths,
+            fields.wants_close(headers),
+            fields.stream_seq(headers),
+            fields.producer(headers),
+            if_match(headers),
+        )
+        return Write(
+            command, len(records.data), lambda outcome: self.answer(command, outcome, route)
+        )
 
 
-async def append(service: Service, request: Request, route: StreamRoute) -> Response:
-    """As `begin_append`, for any body."""
-    kind = _kind(request)
-    try:
-        records = await cut(service, _appended, kind, request.body)
-    except ProblemError as unfit:
-        return await stream_refusal(service, route, kind) or answer_to(unfit)
-    write = write_append(request, route, kind, records)
-    return write.answer(await service.node.foresight.propose(write.command, write.size))
-
-
-def _kind(request: Request) -> str:
-    """The content type of an append, empty without a body. Raises `ProblemError`."""
-    if not request.body:
-        if not fields.wants_close(request.headers):
-            raise Problem.EMPTY_BODY.error()
-        return ""
+def content_type(request: Request, why: str = "") -> str:
+    """The content type of a body, which needs one; `why` replaces the problem's message. Raises
+    `ProblemError`."""
     raw_type = request.headers.get(CONTENT_TYPE.key)
     if not raw_type:
-        raise Problem.MISSING_CONTENT_TYPE.error()
+        raise Problem.MISSING_CONTENT_TYPE.error(why)
     return fields.content_type(raw_type)
+
+
+def _content_type(request: Request) -> str:
+    """The content type of an append, empty without a body. Raises `ProblemError`."""
+    if request.body:
+        return content_type(request)
+    if not fields.wants_close(request.headers):
+        raise Problem.EMPTY_BODY.error()
+    return ""
 
 
 def _appended(kind: str, body: bytes) -> Records:
@@ -95,29 +140,7 @@ def _appended(kind: str, body: bytes) -> Records:
     return records
 
 
-def write_append(request: Request, route: StreamRoute, kind: str, records: Records) -> Write:
-    """The append of a request's records. Raises `ProblemError`."""
-    command = append_command(request.headers, route, kind, records)
-    return Write(command, len(records.data), lambda outcome: append_answer(command, outcome, route))
-
-
-def append_command(
-    headers: fields.Headers, route: StreamRoute, kind: str, records: Records
-) -> Append:
-    """The append of the records, as the headers want it. Raises `ProblemError`."""
-    return Append(
-        route.key,
-        kind,
-        records.data,
-        records.lengths,
-        fields.wants_close(headers),
-        fields.stream_seq(headers),
-        fields.producer(headers),
-        if_match(headers),
-    )
-
-
-async def stream_refusal(service: Service, route: StreamRoute, kind: str) -> Response | None:
+async def _stream_refusal(service: Service, route: StreamRoute, kind: str) -> Response | None:
     """The error of any append of type `kind` to this stream, or None if one can succeed.
 
     Errors of the stream take precedence over errors of the body (protocol section 5.2). Raises
@@ -227,6 +250,10 @@ def _refusal(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
             return quota_answer(outcome)
 
 
+# POST of a body that is one record, or JSON messages; or only the close of a stream.
+APPEND = AppendForm(_content_type, _appended, lambda route: route, append_answer)
+
+
 def begin_create(request: Request, route: StreamRoute) -> Write | None:
     """PUT: create a stream, or confirm that it exists as asked for. None leaves it to `create`."""
     if len(request.body) > SMALL_WRITE_BYTES:
@@ -322,7 +349,7 @@ async def _with_body(service: Service, command: Create, kind: str, body: bytes) 
     """The command with its initial records, split by the content type `kind`."""
     if not body:
         return command
-    return _with_records(command, kind, await cut(service, _records, kind, body))
+    return _with_records(command, kind, await _cut(service, _records, kind, body))
 
 
 def _with_records(command: Create, kind: str, records: Records) -> Create:
@@ -405,7 +432,7 @@ def _is_cut_at_once(kind: str, body: bytes) -> bool:
     return len(body) <= SMALL_BYTES or not is_json(kind)
 
 
-async def cut(
+async def _cut(
     service: Service, by: Callable[[str, bytes], Records], kind: str, body: bytes
 ) -> Records:
     """A body cut into records by `by`, in a thread if that takes long."""

@@ -7,9 +7,8 @@ The parts:
 - `feeds`: a bounded queue for each reader of changes;
 - `writes`: optimistic values until their transaction comes back on the stream;
 - `lanes`: appends that are stored once;
-- `snapshots`: begin with a snapshot where messages were trimmed;
-- `compacting`: publish one, for a program or in the background;
-- `finishing`: work that a cancelled caller waits for;
+- `snapshots`: begin with one where messages were trimmed; publish one, for a program or in the
+  background;
 - `sqlite`: a durable copy of the rows and of the offset, in one transaction per batch.
 
 A batch is planned (`streamd.state.consumer`), then kept by the store, then shown: rows, feeds and
@@ -21,10 +20,9 @@ and the last 10,000 transactions are remembered. The rows are in memory, with a 
 """
 
 from streamd.state.db.collections import Collection
-from streamd.state.db.compacting import compact
 from streamd.state.db.database import StreamDB
 from streamd.state.db.feeds import Feed, FeedOverflow
-from streamd.state.db.snapshots import ForeignSnapshot
+from streamd.state.db.snapshots import ForeignSnapshot, compact
 from streamd.state.db.sqlite import (
     SQLite,
     StoreConflict,

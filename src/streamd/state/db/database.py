@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,13 +16,11 @@ import msgspec
 from msgspec import UNSET
 
 from streamd.client import AsyncStream, Chunk, InvalidRequest, OffsetGone, StreamReplaced
-from streamd.state.consumer import Consumer, Plan
+from streamd.state.consumer import Consumer, Plan, Policies
 from streamd.state.db.collections import Collection
-from streamd.state.db.compacting import Compactor
 from streamd.state.db.feeds import Feeds
-from streamd.state.db.finishing import finish
 from streamd.state.db.lanes import Lanes
-from streamd.state.db.snapshots import incarnation_of, read_snapshot
+from streamd.state.db.snapshots import Compactor, incarnation_of, read_snapshot
 from streamd.state.db.sqlite import Copied, SQLite, StoreCorrupt
 from streamd.state.db.writes import DatabaseClosed, Writes
 from streamd.state.definition import CollectionDefinition, StateSchema
@@ -33,7 +32,6 @@ from streamd.state.events import (
     encode_event,
     json_text,
 )
-from streamd.state.policies import Policies
 from streamd.state.tables import ABSENT
 from streamd.streams.content import JSON, InvalidJson, is_json
 
@@ -401,3 +399,26 @@ class StreamDB(StateSchema):
 def _in_transaction(event: ChangeEvent, txid: str) -> ChangeEvent:
     headers = msgspec.structs.replace(event.headers, txid=txid)
     return msgspec.structs.replace(event, headers=headers)
+
+
+async def finish(work: Callable[[], Awaitable[None]]) -> None:
+    """Do the work to its end; if the caller is cancelled meanwhile, that comes after it.
+
+    A shield alone does not do it: asyncio's `Task.cancel` passes through those of anyio. It would
+    end the wait for a thread, and the caller would go on while the thread still writes. So the
+    work has a task of its own, which nobody outside can cancel.
+    """
+    failures: list[Exception] = []
+
+    async def shielded() -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await work()
+            except Exception as failure:
+                failures.append(failure)
+
+    with anyio.CancelScope(shield=True):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(shielded)
+    if failures:
+        raise failures[0]
