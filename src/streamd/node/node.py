@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -33,7 +34,7 @@ from streamd.node.reads import Reads
 from streamd.process.metrics import Metrics
 from streamd.process.threads import OneThread, RunBlocking
 from streamd.storage.incoming import SnapshotSink
-from streamd.streams.codec import LIMITS_FORMAT, TOKENS_FORMAT
+from streamd.streams.codec import LIMITS_FORMAT, TOKENS_FORMAT, TREE_FORMAT
 from streamd.streams.machine import Machine
 from streamd.streams.state import State
 from streamd.tiering.async_store import AsyncObjectStore
@@ -149,7 +150,13 @@ class Node:
         )
         snapshots = Checkpointer(target, config, random=random)
         ask_member = None if self.cluster is None else self.cluster.ask_to_archive
-        self.archive = Archive(target, snapshots, config, ask_member=ask_member)
+        self.archive = Archive(
+            target,
+            snapshots,
+            config,
+            ask_member=ask_member,
+            may_have_tree=partial(self.log_formats.may_use, TREE_FORMAT),
+        )
         self.scrubber = Scrubber(target, self.stores.state, config)
         guarded = target.guard.guarded
         self.cold_gc = ColdGc(
