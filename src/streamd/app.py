@@ -265,6 +265,7 @@ class App:
             cold_config=config.cold,
             storage=config.storage,
             disk_space=environment.disk_space,
+            secrets=environment.secrets,
         )
         self._leader_operations = LeaderOperations(self.node)
         if self.cluster is not None:

@@ -16,7 +16,9 @@ from streamd.objectstore.checkpoints import read_manifest, read_piece
 from streamd.objectstore.ends import read_end
 from streamd.objectstore.segments import SegmentWriter
 from streamd.objectstore.tree_frames import leaf_of
+from streamd.proofs.heads import Head
 from streamd.proofs.leaves import divide
+from streamd.proofs.published import checked, read_published
 from streamd.proofs.tree import GrowingTree, root_of
 from streamd.streams.etags import incarnation_base
 from streamd.streams.model import LogPosition, LogTree
@@ -41,6 +43,23 @@ def name_of(suffix: str) -> str:
     (found,) = set(re.findall(rf"`([a-z]+/\w{{8}}/[0-9a-f-]+\.{suffix})`", PAGE))
     assert isinstance(found, str)
     return found
+
+
+def signed_head() -> bytes:
+    (text,) = re.findall(r"```text\n(\{.*?)\n```", PAGE, re.DOTALL)
+    assert isinstance(text, str)
+    return text.replace("\n", "").encode()
+
+
+def test_the_example_head_matches_the_page() -> None:
+    name = name_of("head")
+    assert names.parse(name) == names.HeadName(0, 4, name[-69:-5])
+    check_digest(name, signed_head())
+    found = checked(read_published(signed_head()))
+    assert found.head == Head(
+        CLUSTER, 0, 1, 4, root_of(map(leaf_of, entries_of(example("segment")))), NOW_MS + 5
+    )
+    assert str(found.first_key) == json.loads(signed_head())["keys"][0]["key"]
 
 
 @pytest.mark.parametrize("kind", ["pack", "segment", "manifest", "end"])

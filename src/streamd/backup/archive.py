@@ -18,6 +18,7 @@ import trio
 from msgspec.structs import replace
 
 from streamd.backup.checkpoints import ArchiveTarget, Checkpointer
+from streamd.backup.log_heads import LogHeads
 from streamd.config.settings import ColdConfig
 from streamd.group.committed_log import EntriesGone
 from streamd.group.proposals import OutcomeUnknown, Unavailable
@@ -86,15 +87,18 @@ class Archive:
         config: ColdConfig,
         *,
         ask_member: AskMember | None = None,
-        may_have_tree: Callable[[], bool] = lambda: True,
+        may_have_tree: Callable[[], bool],
+        heads: LogHeads,
     ) -> None:
         """`ask_member` asks another member to archive for this one, see `archive_for`.
-        `may_have_tree` says whether all members understand the tree over the log."""
+        `may_have_tree` says whether all members understand the tree over the log; its `heads` go to
+        the store, too."""
         self.target = target
         self._group = target.group
         self._checkpointer = checkpointer
         self._ask_member = ask_member
         self._may_have_tree = may_have_tree
+        self.heads = heads
         self._missed_since: float | None = None
         self._pointed = 0
         retention = self._group.retention
@@ -120,6 +124,7 @@ class Archive:
                 await self._point_at_end()
             while await self._archive_some(lead):
                 pass
+            await self.heads.make_round()
         except EntriesGone as gone:
             raise Unavailable(str(gone)) from gone
         return ROUND_S

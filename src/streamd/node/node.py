@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 
 import trio
 
 from streamd.backup.archive import Archive
 from streamd.backup.checkpoints import ArchiveTarget, Checkpointer
+from streamd.backup.log_heads import LogHeads
+from streamd.backup.log_keys import LogKeys
 from streamd.backup.merging import Merger
 from streamd.backup.saving import Saver
 from streamd.backup.scrub import Scrubber
@@ -33,6 +34,7 @@ from streamd.node.position_lookup import PositionLookup
 from streamd.node.reads import Reads
 from streamd.process.metrics import Metrics
 from streamd.process.threads import OneThread, RunBlocking
+from streamd.storage.data_dir import LOG_KEY_BYTES
 from streamd.storage.incoming import SnapshotSink
 from streamd.streams.codec import LIMITS_FORMAT, TOKENS_FORMAT, TREE_FORMAT
 from streamd.streams.machine import Machine
@@ -71,8 +73,10 @@ class Node:
         cold_config: ColdConfig | None = None,
         storage: StorageConfig = UNGUARDED,
         disk_space: Callable[[Path], DiskSpace] = disk_space,
+        secrets: Random | None = None,
     ) -> None:
-        """Blocks for a read or two. Raises `StorageError` when the stores do not fit together."""
+        """`secrets` makes what nobody may guess. Blocks for a read or two. Raises `StorageError`
+        when the stores do not fit together."""
         timing = timing or ClusterConfig()
         state = State(stores.state, group_id=stores.group_id)
         self.stores = stores
@@ -97,6 +101,7 @@ class Node:
         self.saver = self._saver(random)
         self.archive: Archive | None = None
         self.cold_config = cold_config or ColdConfig()
+        self._secrets = secrets or SystemRandom()
         self.cold_tier = self._cold_tier(cold, self.cold_config, random)
         reader = ColdReader(None) if self.cold_tier is None else self.cold_tier.reader
         self.reads = Reads(state, stores.state, reader, run_blocking)
@@ -155,7 +160,8 @@ class Node:
             snapshots,
             config,
             ask_member=ask_member,
-            may_have_tree=partial(self.log_formats.may_use, TREE_FORMAT),
+            may_have_tree=self._may_have_tree,
+            heads=LogHeads(target, self._log_keys()),
         )
         self.scrubber = Scrubber(target, self.stores.state, config)
         guarded = target.guard.guarded
@@ -177,12 +183,36 @@ class Node:
             leader_tasks=[
                 PeriodicTask("flush", guarded(self.flusher.round)),
                 PeriodicTask("archive", guarded(self.archive.make_round)),
+                PeriodicTask("keys", self.archive.heads.keys.make_round),
                 PeriodicTask("snapshot", guarded(snapshots.make_round)),
                 PeriodicTask("merge", guarded(Merger(target).make_round)),
                 self.cold_gc.task,
                 PeriodicTask("scrub", self.scrubber.make_round),
             ],
         )
+
+    def _log_keys(self) -> LogKeys:
+        data_dir = self.stores.data_dir
+        private_key = data_dir.read_log_key()
+        if private_key is None:
+            private_key = self._new_key()
+            data_dir.write_log_key(private_key)
+        return LogKeys(
+            self.group,
+            data_dir,
+            private_key=private_key,
+            run_blocking=self.run_blocking,
+            new_key=self._new_key,
+            may_have_tree=self._may_have_tree,
+            ask_member=None if self.cluster is None else self.cluster.ask_about_log_key,
+        )
+
+    def _new_key(self) -> bytes:
+        return self._secrets.randbytes(LOG_KEY_BYTES)
+
+    def _may_have_tree(self) -> bool:
+        """Whether all members understand the tree over the log."""
+        return self.log_formats.may_use(TREE_FORMAT)
 
     def _disk_guard(self, config: StorageConfig, space: Callable[[Path], DiskSpace]) -> DiskGuard:
         admission, path = self.group.admission, self.stores.data_dir.path
@@ -241,6 +271,11 @@ class Node:
         if self.archive is None:
             raise Unavailable("this node has no cold store")
         return await self.archive.archive_for(payload)
+
+    def answer_about_log_key(self, payload: bytes) -> bytes:
+        if self.archive is None:
+            raise Unavailable("this node has no cold store")
+        return self.archive.heads.keys.answer(payload)
 
     def send_snapshots(self, members: Sequence[int]) -> None:
         assert self._nursery is not None
