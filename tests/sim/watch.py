@@ -176,7 +176,7 @@ class Watch:
     def _compared(self, node: Node, apply: Callable[..., list[Outcome]]) -> Callable[..., Any]:
         """Applied anywhere, and again after a restart, an entry has the same outcomes; and the tree
         over the log is that of the entries that were applied."""
-        core, header = node.group._core, lambda: node.group.state.header
+        core, state = node.group._core, node.group.state
 
         def compared(
             index: int,
@@ -187,10 +187,10 @@ class Watch:
         ) -> Sequence[Outcome]:
             digest = crc32(self._encoder.encode((term, now_ms, commands, packages)))
             self._trees.note(node.stores.log, index)
-            archived = header().archived
+            archived = state.header.archived
             outcomes = apply(index, term, now_ms, commands, packages)
-            if header().archived != archived:
-                self._counted["trees compared"] += self._trees.check(header())
+            if state.header.archived != archived:
+                self._counted["trees compared"] += self._trees.check(state.header)
             digest = crc32(self._encoder.encode(outcomes), digest)
             self._checker.after_apply(core.node_id, index, digest)
             if index <= self._applied[core.node_id]:

@@ -30,6 +30,19 @@ class LogHeads:
         self._put_index = 0
         self._puts = 0
 
+    @property
+    def cluster_id(self) -> str:
+        return self._target.cluster_id()
+
+    @property
+    def archived_index(self) -> int:
+        """The last entry in the tree of `newest`."""
+        return self._target.group.state.header.archived.index
+
+    def now_ms(self) -> int:
+        """The time of day, in milliseconds since the epoch."""
+        return self._target.group.now_ms()
+
     def newest(self) -> PublishedHead | None:
         """The head of the archived log, signed by this node; None while the log has no tree, or
         this node's key is not known to the cluster."""
@@ -68,7 +81,7 @@ class LogHeads:
         """Put the newest head into the store if it is not there yet. Runs on the leader, after the
         archive. Raises `ColdError`, `Unavailable`."""
         target = self._target
-        index = target.group.state.header.archived.index
+        index = self.archived_index
         head = self.newest() if index != self._put_index else None
         if head is None:
             return

@@ -15,6 +15,7 @@ from streamd.backup.checkpoints import ArchiveTarget, Checkpointer
 from streamd.backup.log_heads import LogHeads
 from streamd.backup.log_keys import LogKeys
 from streamd.backup.merging import Merger
+from streamd.backup.publishing import HeadTarget, Publisher
 from streamd.backup.saving import Saver
 from streamd.backup.scrub import Scrubber
 from streamd.cluster.administration import Administration
@@ -74,9 +75,13 @@ class Node:
         storage: StorageConfig = UNGUARDED,
         disk_space: Callable[[Path], DiskSpace] = disk_space,
         secrets: Random | None = None,
+        publish: Sequence[HeadTarget] = (),
+        publish_every_s: float = 60.0,
     ) -> None:
-        """`secrets` makes what nobody may guess. Blocks for a read or two. Raises `StorageError`
-        when the stores do not fit together."""
+        """`secrets` makes what nobody may guess. The leader sends heads of the log to `publish`.
+
+        Blocks for a read or two. Raises `StorageError` when the stores do not fit together.
+        """
         timing = timing or ClusterConfig()
         state = State(stores.state, group_id=stores.group_id)
         self.stores = stores
@@ -102,6 +107,7 @@ class Node:
         self.archive: Archive | None = None
         self.cold_config = cold_config or ColdConfig()
         self._secrets = secrets or SystemRandom()
+        self._publish = publish, publish_every_s
         self.cold_tier = self._cold_tier(cold, self.cold_config, random)
         reader = ColdReader(None) if self.cold_tier is None else self.cold_tier.reader
         self.reads = Reads(state, stores.state, reader, run_blocking)
@@ -163,6 +169,8 @@ class Node:
             may_have_tree=self._may_have_tree,
             heads=LogHeads(target, self._log_keys()),
         )
+        targets, every_s = self._publish
+        self.publishers = [Publisher(self.archive.heads, one, every_s) for one in targets]
         self.scrubber = Scrubber(target, self.stores.state, config)
         guarded = target.guard.guarded
         self.cold_gc = ColdGc(
@@ -188,6 +196,7 @@ class Node:
                 PeriodicTask("merge", guarded(Merger(target).make_round)),
                 self.cold_gc.task,
                 PeriodicTask("scrub", self.scrubber.make_round),
+                *(PeriodicTask(f"publish {one.name}", one.make_round) for one in self.publishers),
             ],
         )
 
