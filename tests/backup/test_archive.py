@@ -238,6 +238,11 @@ async def test_entries_that_no_node_has_are_a_gap_which_is_reported(
         assert ranges[0].last == end
         assert ranges[1].first >= first - 1
         assert alarms(node) == (None, [[end + 1, ranges[1].first]])
+        header = node.group.state.header
+        await append_to(node, "a", b"z")
+        await archived(node)
+        assert header.tree.first_index == ranges[1].first + 1, "a new tree begins after the gap"
+        assert header.tree.fits(header.archived.index)
     async with running_node(tmp_path / "data", cold=cold) as node:
         await a_round(node, "snapshot")
         assert alarms(node) == (None, [[end + 1, ranges[1].first]]), "it is told after a restart"

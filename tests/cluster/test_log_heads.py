@@ -12,12 +12,17 @@ import trio
 from streamd.backup import log_keys
 from streamd.backup.archive import Archive
 from streamd.backup.log_keys import LogKeys, TooManyKeys
+from streamd.backup.merging import Merger
 from streamd.cluster.cluster import Cluster, RequestKind
 from streamd.group.proposals import Unavailable
 from streamd.objectstore.names import HeadName
 from streamd.proofs.heads import Head, key_of, public_key_of
 from streamd.proofs.published import Checked, checked, is_continued, read_published
 from streamd.proofs.tree import GrowingTree
+from streamd.streams.codec import LOG_FORMAT, PRODUCERS_FORMAT
+from streamd.tiering.tier import LeaderTerm
+from tests.backup.test_merging import archive_in_small_segments
+from tests.cluster.test_administration import run_an_earlier_release
 from tests.cluster.test_archive import archived, begin, hand_over, write
 from tests.objectstore.test_tree_frames import leaf_of
 from tests.sim.runtime import run_virtually
@@ -265,5 +270,59 @@ def test_only_members_learn_and_vouch_for_keys(play: Play) -> None:
         with pytest.raises(RequestRefused) as refused:
             await cluster.on_request(peer_id, 0, RequestKind.LOG_KEY, b"")
         return refused.value.code
+
+    play(scenario)
+
+
+def test_a_tree_begins_once_all_members_understand_it(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = {1: LOG_FORMAT, 2: LOG_FORMAT, 3: PRODUCERS_FORMAT}
+    run_an_earlier_release(monkeypatch, earlier, {})
+
+    async def scenario(machines: Machines) -> None:
+        leader = await begin(machines)
+        if leader.node_id == 3:
+            await hand_over(machines, machines.all[0])
+        leader = await machines.leader()
+        await write(leader, 10)
+        await archived(leader)
+        state = leader.node.group.state
+        assert state.header.tree.first_index == 0
+        assert not has_head(leader)
+        assert state.header.log_keys == ()
+        without = state.header.archived.index
+        [third] = [machine for machine in machines.all if machine.node_id == 3]
+        await third.kill()
+        earlier[3] = LOG_FORMAT
+        machines.start(third)
+        await wait_until(lambda: third.is_ready)
+        await write(leader, 10)
+        await all_have_heads(machines)
+        await archived(leader)
+        header = leader.node.group.state.header
+        assert header.tree.first_index > without
+        assert newest(leader).head.index == header.archived.index
+
+    play(scenario)
+
+
+def test_a_merge_keeps_what_proves_that_the_tree_was_continued(
+    play: Play, store: FlakyStore
+) -> None:
+    async def scenario(machines: Machines) -> None:
+        await begin(machines)
+        leader = await machines.leader()
+        await all_have_heads(machines)
+        old = newest(leader).head
+        await archive_in_small_segments(leader, 40)
+        before = [info.name for info in store.page("") if "/log/" in info.name]
+        target = archive_of(leader).target
+        await Merger(target).make_round(LeaderTerm(leader.node.group.view.term))
+        after = [info.name for info in store.page("") if "/log/" in info.name]
+        assert len(after) < len(before) / 2
+        now = await archive_of(leader).heads.since(old.size)
+        assert now is not None
+        assert is_continued(old, checked(now).head, now.path)
 
     play(scenario)
