@@ -155,12 +155,17 @@ def test_every_key_of_a_secret_is_hidden() -> None:
         key
         for key in keys_of(Config)
         if any(word in key for word in ("token", "secret", "password", "access_key"))
-    } - {"cluster.secret_file"}
+    } - {"cluster.secret_file", "heads.token_file"}
     assert secret
-    values = "".join(
-        f'{key.rpartition(".")[2]} = "hush"\n' for key in sorted(secret) if key.startswith("cold.")
-    )
-    done = check(f'[cold]\nbackend = "none"\n{values}')
+    given = {
+        section: "".join(
+            f'{key.rpartition(".")[2]} = "hush"\n'
+            for key in sorted(secret)
+            if key.startswith(f"{section}.")
+        )
+        for section in ("cold", "heads")
+    }
+    done = check(f'[cold]\nbackend = "none"\n{given["cold"]}[heads]\n{given["heads"]}')
     assert done.exit_code == 0, done.output
     assert "hush" not in done.stdout
     printed = tomllib.loads(done.stdout)

@@ -238,11 +238,35 @@ class ForgetPacks(msgspec.Struct, array_like=True, gc=False, tag="forget-packs")
     packs: list[tuple[int, int]]
 
 
+class LogTree(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """The tree over the archived log: `nodes` are the roots of its perfect subtrees."""
+
+    first_index: int = 0
+    nodes: list[bytes] = []
+
+
+class LogKey(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """A node's key for heads of the log, and the key that vouches for it, if one does."""
+
+    node_id: int
+    public_key: bytes
+    signed_by: bytes
+    signature: bytes
+
+
 class Archived(msgspec.Struct, array_like=True, gc=False, tag="archived"):
     term: int
     previous: Place
     place: Place
     has_gap: bool = False
+    tree: LogTree | None = None
+
+
+class AddLogKey(msgspec.Struct, array_like=True, gc=False, tag="add-log-key"):
+    """The key is the `number`-th one, from 0."""
+
+    number: Number
+    key: LogKey
 
 
 class Scrubbed(msgspec.Struct, array_like=True, gc=False, tag="scrubbed"):
@@ -338,6 +362,7 @@ Command = (
     | RevokeToken
     | SetLimits
     | EndProducers
+    | AddLogKey
 )
 # By exact type: a look-up costs a third of what `isinstance` does, and there are millions.
 _WITH_DATA = frozenset((Create, Append, StorePart, PublishSnapshot))

@@ -12,6 +12,7 @@ LOG = "log/"
 PIECES = "pieces/"
 SNAPSHOTS = "snapshots/"
 ENDS = "ends/"
+HEADS = "heads/"
 FENCE = "fence/"
 CHECKS = "checks/"
 
@@ -70,13 +71,21 @@ class EndName(msgspec.Struct, frozen=True):
     digest: str
 
 
+class HeadName(msgspec.Struct, frozen=True):
+    """A signed head of the tree over the log, whose last leaf is entry `index`."""
+
+    group: int
+    index: int
+    digest: str
+
+
 class FenceName(msgspec.Struct, frozen=True):
     """The cluster `cluster` was made of the one in whose folder this is."""
 
     cluster: str
 
 
-ObjectName = PackName | SegmentName | PieceName | ManifestName | EndName | FenceName
+ObjectName = PackName | SegmentName | PieceName | ManifestName | EndName | HeadName | FenceName
 
 _KINDS: dict[str, tuple[Callable[..., ObjectName], re.Pattern[str]]] = {
     PACKS: (
@@ -104,6 +113,7 @@ _KINDS: dict[str, tuple[Callable[..., ObjectName], re.Pattern[str]]] = {
             rf"ends/{_GROUP}{_hex('index')}-{_hex('term')}-{_hex('chain', 8)}-{_DIGEST}\.end"
         ),
     ),
+    HEADS: (HeadName, re.compile(rf"heads/{_GROUP}{_hex('index')}-{_DIGEST}\.head")),
     FENCE: (FenceName, re.compile(rf"fence/(?P<cluster>{_UUID})")),
 }
 

@@ -9,7 +9,16 @@ from typing import Any
 
 import msgspec
 
-from streamd_audit.commands import Limits, Place, Position, Producer, Scrub, Settings
+from streamd_audit.commands import (
+    Limits,
+    LogKey,
+    LogTree,
+    Place,
+    Position,
+    Producer,
+    Scrub,
+    Settings,
+)
 from streamd_audit.errors import BAD_ROW, TOO_LARGE, TOO_SHORT, Damaged
 from streamd_audit.framing import Buffer, Decoder
 from streamd_audit.packs import Chunk, read_chunk
@@ -38,6 +47,8 @@ class Header(msgspec.Struct, array_like=True):
     incarnation_base: int = 0
     scrub: Scrub = Scrub()
     counts: bool = False
+    tree: LogTree = LogTree()
+    log_keys: list[LogKey] = []
 
 
 def first_header(group: int) -> Header:

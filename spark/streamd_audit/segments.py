@@ -24,6 +24,7 @@ from streamd_audit.errors import (
 from streamd_audit.framing import (
     MAX_OBJECT_BYTES,
     Buffer,
+    Decoder,
     Head,
     check_part,
     decompressor,
@@ -41,6 +42,8 @@ HEAD_BYTES = _HEAD.size
 _ENTRY = Struct(">QBII")
 _SKIPPED = Struct("<II")
 _SKIPPED_MAGIC = 0x184D2A5C
+_TREE_MAGIC = 0x184D2A5D
+_LENGTH = Struct("<I")
 _READ_BYTES = 1024 * 1024
 
 
@@ -75,6 +78,16 @@ class SegmentHead(msgspec.Struct, frozen=True):
         return self.previous.index + 1
 
 
+class Tree(msgspec.Struct, array_like=True):
+    """The part of the tree over the log that the entries from `begin` on add: the tree's first
+    entry, its nodes before `begin`, and the roots of the large subtrees that they complete."""
+
+    first_index: int
+    begin: int
+    nodes: list[bytes]
+    tiles: bytes
+
+
 class Entry(msgspec.Struct, gc=False):
     """An entry of the log.
 
@@ -92,6 +105,9 @@ class Entry(msgspec.Struct, gc=False):
     stamp_ms: int
     time_ms: int
     payload: memoryview
+
+
+_decode_tree: Decoder[Tree] = Decoder(Tree, "the tree of a segment")
 
 
 def read_head(content: Buffer) -> SegmentHead:
@@ -131,6 +147,17 @@ def read_cluster(content: Buffer) -> str | None:
     """
     body = memoryview(content)[HEAD_BYTES:]
     return _cluster_of(body[zstd_frame_size(body) :])
+
+
+def read_tree(content: Buffer) -> Tree | None:
+    """The part of the tree over the log that a whole segment has; None if it has none.
+
+    Raises `Damaged`.
+    """
+    body = memoryview(content)[HEAD_BYTES:]
+    tail = body[zstd_frame_size(body) :]
+    size = _tree_bytes(tail)
+    return _decode_tree(tail[_SKIPPED.size : size - _LENGTH.size]) if size else None
 
 
 def check_cluster(content: Buffer, cluster: str) -> None:
@@ -257,9 +284,11 @@ class _Source:
 
 
 def _cluster_of(tail: memoryview) -> str | None:
-    """The cluster's id after the entries: a frame that zstd skips, or nothing."""
+    """The cluster's id after the entries, or after the part of the tree: a frame that zstd skips,
+    or nothing."""
     if not tail:
         return None
+    tail = tail[_tree_bytes(tail) :]
     if len(tail) >= _SKIPPED.size:
         magic, size = _SKIPPED.unpack_from(tail)
         named = bytes(tail[_SKIPPED.size : -1])
@@ -268,3 +297,18 @@ def _cluster_of(tail: memoryview) -> str | None:
             if is_cluster(text):
                 return text
     raise Damaged(TOO_LONG, f"{len(tail)} bytes after the entries name no cluster")
+
+
+def _tree_bytes(tail: memoryview) -> int:
+    """The size of the frame with the part of the tree, after the entries; 0 if there is none."""
+    if len(tail) < _SKIPPED.size:
+        return 0
+    magic, size = _SKIPPED.unpack_from(tail)
+    if magic != _TREE_MAGIC:
+        return 0
+    end = int(_SKIPPED.size + size)
+    if size < _LENGTH.size or end > len(tail):
+        raise Damaged(TOO_SHORT, "the tree of a segment is cut short")
+    if _LENGTH.unpack_from(tail, end - _LENGTH.size) != (size - _LENGTH.size,):
+        raise Damaged(CONTRADICTION, "the tree of a segment says two lengths")
+    return end

@@ -38,6 +38,7 @@ from streamd.audit_trail.trail import AuditTrail
 from streamd.auth import identity, tokens
 from streamd.auth.certificates import ListedCertificates
 from streamd.auth.identity import Identity
+from streamd.backup.publishing import open_targets
 from streamd.cluster.cluster import Cluster
 from streamd.config.settings import (
     ADMIN_CONNECTIONS,
@@ -141,6 +142,7 @@ class App:
         self.cluster = self._cluster()
         self.identity_provider = identity_provider(config, self._environment.random)
         self._listed = listed_certificates(config)
+        self._targets = open_targets(config.heads, config.cold, self._environment.run_blocking)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -265,6 +267,9 @@ class App:
             cold_config=config.cold,
             storage=config.storage,
             disk_space=environment.disk_space,
+            secrets=environment.secrets,
+            publish=self._targets,
+            publish_every_s=config.heads.publish_every_s,
         )
         self._leader_operations = LeaderOperations(self.node)
         if self.cluster is not None:

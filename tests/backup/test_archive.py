@@ -12,6 +12,7 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
+from streamd.backup.archive import Reached
 from streamd.backup.archived_objects import ArchivedObjects, list_all
 from streamd.config.settings import ColdConfig
 from streamd.group.proposals import Unavailable
@@ -21,7 +22,7 @@ from streamd.objectstore.errors import ColdUnavailable
 from streamd.process.metrics import Metrics
 from streamd.process.threads import in_thread
 from streamd.raft.messages import Entry
-from streamd.streams.model import LogPosition
+from streamd.streams.model import LogPosition, LogTree
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.fence import FenceNote, put_fence
 from streamd.tiering.tier import PeriodicTask
@@ -237,6 +238,11 @@ async def test_entries_that_no_node_has_are_a_gap_which_is_reported(
         assert ranges[0].last == end
         assert ranges[1].first >= first - 1
         assert alarms(node) == (None, [[end + 1, ranges[1].first]])
+        header = node.group.state.header
+        await append_to(node, "a", b"z")
+        await archived(node)
+        assert header.tree.first_index == ranges[1].first + 1, "a new tree begins after the gap"
+        assert header.tree.fits(header.archived.index)
     async with running_node(tmp_path / "data", cold=cold) as node:
         await a_round(node, "snapshot")
         assert alarms(node) == (None, [[end + 1, ranges[1].first]]), "it is told after a restart"
@@ -329,11 +335,24 @@ async def test_a_member_archives_entries_that_its_leader_lacks(
         await archived(node)
         await append_to(node, "a", b"y")
         previous = node.group.state.header.archived
-        answer = await node.archive_for(msgspec.msgpack.encode(previous))
-        assert msgspec.msgpack.decode(answer, type=LogPosition).index > previous.index
+        for asked, has_tree in (
+            (Reached.of(previous, node.group.state.header.tree), True),
+            (previous, False),
+        ):
+            answer = await node.archive_for(msgspec.msgpack.encode(asked))
+            found = msgspec.msgpack.decode(answer, type=Reached)
+            assert found.index > previous.index
+            assert (found.tree is not None) == has_tree, "an earlier release asks without it"
+            if found.tree is not None:
+                assert found.tree.fits(found.index)
+            assert msgspec.msgpack.decode(answer, type=LogPosition) == found.position
         await node.group.storage.compact()
-        nothing = msgspec.msgpack.encode(LogPosition())
-        assert await node.archive_for(nothing) == nothing
+        nothing = Reached()
+        answer = await node.archive_for(msgspec.msgpack.encode(nothing))
+        assert msgspec.msgpack.decode(answer, type=Reached) == nothing
+        impossible = Reached(tree=LogTree(7, (bytes(32),)))
+        with pytest.raises(Unavailable, match="cannot be"):
+            await node.archive_for(msgspec.msgpack.encode(impossible))
         with pytest.raises(Unavailable):
             await node.archive_for(b"\xc1")
 

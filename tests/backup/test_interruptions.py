@@ -101,6 +101,7 @@ async def test_a_restore_does_not_continue_in_the_directory_of_another(
     tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cold, _ = history.cold()
+    last = history.archived_index
 
     def cut(*_: object) -> None:
         raise Cut
@@ -108,11 +109,11 @@ async def test_a_restore_does_not_continue_in_the_directory_of_another(
     with monkeypatch.context() as patched:
         patched.setattr(Replay, "apply", cut)
         with pytest.raises(Cut):
-            await restored(cold, tmp_path / "new", Choice(index=40), fencing=False)
+            await restored(cold, tmp_path / "new", Choice(index=last - 1), fencing=False)
     with pytest.raises(RestoreRefused, match="unfinished restore"):
-        await restored(cold, tmp_path / "new", Choice(index=41), fencing=False)
-    done = await restored(cold, tmp_path / "new", Choice(index=40), fencing=False)
-    assert done.last_index == 40
+        await restored(cold, tmp_path / "new", Choice(index=last), fencing=False)
+    done = await restored(cold, tmp_path / "new", Choice(index=last - 1), fencing=False)
+    assert done.last_index == last - 1
 
 
 async def test_a_finished_restore_may_be_run_again(tmp_path: Path, history: History) -> None:

@@ -14,6 +14,7 @@ from streamd.backup.base import Choice, RestoreRefused
 from streamd.backup.restore import Plan
 from streamd.objectstore.segments import named_fields
 from streamd.process.threads import in_thread
+from streamd.proofs.published import checked
 from streamd.streams.commands import Result
 from streamd.streams.limits import Limits
 from streamd.streams.model import LogPosition
@@ -89,6 +90,7 @@ async def test_the_restored_node_serves_and_is_archived_itself(
     cold, _ = history.cold()
     done = await restored(cold, tmp_path / "new", fencing=False)
     async with running_node(tmp_path / "new", cold=cold, cold_config=UNFLUSHED) as node:
+        header = node.group.state.header
         assert node.group.state.limits.rows("bucket") == {"bucket": Limits(max_bytes=60_000)}
         bucket = await node.reads.bucket(b"bucket")
         assert bucket is not None
@@ -101,6 +103,11 @@ async def test_the_restored_node_serves_and_is_archived_itself(
         await append_to(node, "a", b"and on")
         await archived(node)
         assert node.archive is not None
+        head = node.archive.heads.newest()
+        assert head is not None
+        assert checked(head).head.cluster_id == done.cluster_id, "a tree and a key of its own"
+        assert header.tree.first_index > done.last_index
+        assert [key.signed_by for key in header.log_keys] == [b""]
         assert node.archive.report()["gaps"] == []
         names = [one.name for one in await list_all(cold, done.cluster_id)]
         assert any(".manifest" in name for name in names)

@@ -178,7 +178,7 @@ async def test_a_segment_put_but_not_committed_before_a_crash_is_not_another_his
         await append_to(node, "a", b"x")
         assert node.archive is not None
         node.archive.target.wanted_index = 0
-        written, _ = await node.archive._write_segment(node.archive.archived)
+        written, _ = await node.archive._write_segment(node.archive.reached)
         assert written.index >= before.index
     async with running_node(tmp_path / "data", cold=cold) as node:
         await append_to(node, "a", b"y")

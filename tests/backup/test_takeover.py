@@ -136,7 +136,7 @@ class Recording(FlakyStore):
         super().delete(names)
 
 
-_DELETED = {"packs", "log", "pieces", "snapshots", "ends"}
+_DELETED = {"packs", "log", "pieces", "snapshots", "ends", "heads"}
 
 
 async def test_each_deletion_follows_a_check_of_the_fence_and_the_archives_end(

@@ -10,17 +10,21 @@ from pathlib import Path
 import pytest
 import trio
 
+from streamd.backup.archived_objects import ArchivedObjects
 from streamd.backup.base import Choice
 from streamd.backup.inventory import verify
 from streamd.cluster.administration import Transfer
+from streamd.objectstore.tree_frames import leaf_of
 from streamd.process.threads import in_thread
+from streamd.proofs.tree import folded, root_of
 from streamd.storage.install import install
 from tests.sim.runtime import run_virtually
-from tests.support.archived import Quiet, cold_in, restored, state_in
+from tests.support.archived import Quiet, cold_in, header_in, restored, state_in
 from tests.support.directories import copy_in_use
 from tests.support.flaky_store import Away, FlakyStore
 from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
 from tests.support.nodes import append, create, read_all, running_node
+from tests.support.segments import entries_of
 
 AWAY = 10**9
 
@@ -76,6 +80,15 @@ def check(tmp_path: Path, data_dir: Path) -> None:
             content = await read_all(node, "a")
         original = state_in(data_dir)
         assert original.records[1][1].startswith(content)
+        header = header_in(data_dir)
+        first, last = header.tree.first_index, header.archived.index
+        assert header.tree.size_at(last) > 30, "one tree goes on"
+        objects = ArchivedObjects(cold, done.former_cluster_id, in_thread)
+        leaves: dict[int, bytes] = {}
+        async for segment in objects.segments((await objects.log()).path(first - 1)):
+            leaves |= {entry.index: leaf_of(entry) for entry in entries_of(segment)}
+        root = root_of([leaves[index] for index in range(first, last + 1)])
+        assert folded(header.tree.nodes) == root
 
     trio.run(check_it)
 

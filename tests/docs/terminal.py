@@ -41,7 +41,7 @@ class Terminal:
         started_url: str,
     ) -> None:
         self._replaced = dict(replaced)
-        self._url = started_url
+        self.url = started_url
         self._repeats = False
         self._shell = subprocess.Popen(
             ["bash", "--noprofile", "--norc"],
@@ -105,7 +105,7 @@ class Terminal:
         self._run(command.partition("#")[0].rstrip(" &") + " >> serve.log 2>&1 &")
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline:
-            with suppress(OSError), urllib.request.urlopen(f"{self._url}/healthz", timeout=1):
+            with suppress(OSError), urllib.request.urlopen(f"{self.url}/healthz", timeout=1):
                 return
             time.sleep(_POLL_S)
         raise AssertionError(self._run("cat serve.log")[1])

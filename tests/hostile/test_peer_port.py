@@ -91,7 +91,8 @@ _requests = st.one_of(
         st.just(RequestKind.OPERATE),
         st.sampled_from([b"flush", b"gc", b"scrub", b"status", b"cold", b"unheard-of", b"\xff"]),
     ),
-    st.tuples(st.integers(0, 9), st.binary(max_size=40)),
+    st.tuples(st.just(RequestKind.LOG_KEY), st.sampled_from([b"", bytes(32), b"short"])),
+    st.tuples(st.integers(0, 10), st.binary(max_size=40)),
 )
 
 

@@ -210,6 +210,7 @@ class Host:
         environment = Environment(
             clock_ms=self.clock_ms,
             random=Random(self._random.getrandbits(64)),
+            secrets=Random(self._random.getrandbits(64)),
             run_blocking=run_blocking,
             open_log_thread=in_order(run_blocking),
             network=Port(self._network, self.node_id),

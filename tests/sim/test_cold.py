@@ -50,6 +50,7 @@ EXPECTED = (
     "cold: deleted packs",
     "cold: repacked packs",
     "cold: deleted orphans",
+    "trees compared",
 )
 
 

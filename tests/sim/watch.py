@@ -15,10 +15,13 @@ from zlib import crc32
 import msgspec
 
 from streamd.node.node import Node
+from streamd.objectstore.tree_frames import leaf_of
+from streamd.proofs.tree import GrowingTree
 from streamd.raft.core import Core, Role
 from streamd.raft.messages import HardState, Message
 from streamd.storage.log_storage import LogStorage
 from streamd.streams.commands import Command, Outcome
+from streamd.streams.model import Header
 from streamd.streams.sessions import PackageStamp
 from tests.raft.invariants import Checker, InvariantBroken
 
@@ -63,6 +66,37 @@ class _Held:
         )
 
 
+class _Trees:
+    """The trees over the log, of entries as nodes apply them."""
+
+    def __init__(self) -> None:
+        self._leaves: dict[int, bytes] = {}
+        # By the first entry; each grows with the archive.
+        self._grown: dict[int, GrowingTree] = {}
+
+    def note(self, log: LogStorage, index: int) -> None:
+        """An entry is about to be applied."""
+        [entry] = log.entries(index, index + 1, 1 << 30)
+        leaf = leaf_of(entry)
+        if self._leaves.setdefault(index, leaf) != leaf:
+            raise InvariantBroken(f"entry {index} has two leaves")
+
+    def check(self, header: Header) -> bool:
+        """Whether a state that has just taken an archive's end has a tree, which is then right.
+        Raises `InvariantBroken`."""
+        first, last = header.tree.first_index, header.archived.index
+        if not first:
+            return False
+        tree = self._grown.setdefault(first, GrowingTree())
+        if tree.size > header.tree.size_at(last):
+            tree = GrowingTree()  # a node that lags, or applies entries again
+        for index in range(first + tree.size, last + 1):
+            tree.add(self._leaves[index])
+        if tree.nodes != list(header.tree.nodes):
+            raise InvariantBroken(f"the tree over entries {first} to {last} is another one")
+        return True
+
+
 class Watch:
     """Follows every node through all its lives."""
 
@@ -72,6 +106,7 @@ class Watch:
         self._checker = Checker(self._disks)
         self._applied: Counter[int] = Counter()
         self._first_index: dict[int, int] = {}
+        self._trees = _Trees()
         # Nodes that a configuration in the log removed.
         self.removed: set[int] = set()
         self._encoder = msgspec.msgpack.Encoder()
@@ -100,7 +135,7 @@ class Watch:
             setattr(core, event, self._checked(core, getattr(core, event)))
         machine = node.group.machine
         machine.configure = self._noted(machine.configure)  # type: ignore[method-assign]
-        machine.apply = self._compared(core, machine.apply)  # type: ignore[method-assign]
+        machine.apply = self._compared(node, machine.apply)  # type: ignore[method-assign]
         assert node.cluster is not None
         node.cluster.send = self._vouched(node.cluster.send)  # type: ignore[method-assign]
         self._check(core)
@@ -138,8 +173,10 @@ class Watch:
 
         return noted
 
-    def _compared(self, core: Core, apply: Callable[..., list[Outcome]]) -> Callable[..., Any]:
-        """Applied anywhere, and again after a restart, an entry has the same outcomes."""
+    def _compared(self, node: Node, apply: Callable[..., list[Outcome]]) -> Callable[..., Any]:
+        """Applied anywhere, and again after a restart, an entry has the same outcomes; and the tree
+        over the log is that of the entries that were applied."""
+        core, state = node.group._core, node.group.state
 
         def compared(
             index: int,
@@ -149,7 +186,11 @@ class Watch:
             packages: Sequence[PackageStamp] = (),
         ) -> Sequence[Outcome]:
             digest = crc32(self._encoder.encode((term, now_ms, commands, packages)))
+            self._trees.note(node.stores.log, index)
+            archived = state.header.archived
             outcomes = apply(index, term, now_ms, commands, packages)
+            if state.header.archived != archived:
+                self._counted["trees compared"] += self._trees.check(state.header)
             digest = crc32(self._encoder.encode(outcomes), digest)
             self._checker.after_apply(core.node_id, index, digest)
             if index <= self._applied[core.node_id]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from streamd.streams.codec import Batch, encode_batch
 from streamd.streams.commands import (
+    AddLogKey,
     Append,
     Archived,
     BeginUpload,
@@ -33,10 +34,12 @@ from streamd.streams.commands import (
     Touch,
 )
 from streamd.streams.limits import Limits
+from streamd.streams.log_keys import LogKey
 from streamd.streams.model import (
     ForkRequest,
     IfMatch,
     LogPosition,
+    LogTree,
     ProducerStamp,
     Scrub,
     Settings,
@@ -55,6 +58,7 @@ _IF_MATCH = IfMatch((Version(7, 3, 17, False), Version(2**40, 0, 0, True)))
 _STAMP = ProducerStamp("p", 1, 2, True)
 _FINDING = VerifiedPosition(7, Verdict.BOUNDARY, 3, 17)
 
+_TREE = LogTree(1, (bytes([5]) * 32, bytes([6]) * 32))
 _SCRUB = Scrub(1, NOW_MS, True, (2, 1), "name", 3, 4, 5, ("m",), 1, ("d",), 1, 8, (1, 2, 3))
 
 COMMANDS: list[Command] = [
@@ -73,7 +77,7 @@ COMMANDS: list[Command] = [
     DropSlices(7, [3, 9]),
     MoveSlices(2, 2, "c/packs/2.pack", 100, [MovedSlice(7, 3, 2, 1, 30, 60, 5)]),
     ForgetPacks([(2, 1), (2, 2)]),
-    Archived(2, LogPosition(), LogPosition(5, 2, 0xE0000001, NOW_MS), True),
+    Archived(2, LogPosition(), LogPosition(5, 2, 0xE0000001, NOW_MS), True, _TREE),
     RenewIncarnations(2**40),
     Scrubbed(2, _SCRUB),
     OpenSession(2, 2**62, 17),
@@ -82,6 +86,7 @@ COMMANDS: list[Command] = [
     RevokeToken(2**62),
     SetLimits("bucket", "*", Limits(1, 2, 3, 4, 5, 6, 7, 8)),
     EndProducers(_KEY, ["p", "é"]),
+    AddLogKey(1, LogKey(2, bytes([7]) * 32, bytes([8]) * 32, bytes([9]) * 64)),
 ]
 
 

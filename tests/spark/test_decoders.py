@@ -67,7 +67,8 @@ def both_judge(objects: dict[str, bytes]) -> Iterator[tuple[str, Any, Any]]:
     """The name of each object and what the two read, None where they find damage."""
     for full_name, content in objects.items():
         name = names.split(full_name)[1]
-        if name.startswith((names.CHECKS, names.FENCE)) or names.parse(name) is None:
+        others = names.CHECKS, names.FENCE, names.HEADS
+        if name.startswith(others) or names.parse(name) is None:
             continue
         yield full_name, judged(server_object, name, content), judged(audit_object, name, content)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from hashlib import sha256
 from pathlib import Path
+from struct import pack
 from typing import Any, get_args
 
 import msgspec
@@ -12,7 +14,14 @@ import pytest
 
 from streamd.objectstore.checkpoints import read_manifest, read_piece
 from streamd.objectstore.ends import read_end
+from streamd.objectstore.segments import SegmentWriter
+from streamd.objectstore.tree_frames import leaf_of
+from streamd.proofs.heads import Head
+from streamd.proofs.leaves import divide
+from streamd.proofs.published import checked, read_published
+from streamd.proofs.tree import GrowingTree, root_of
 from streamd.streams.etags import incarnation_base
+from streamd.streams.model import LogPosition, LogTree
 from streamd.tiering.fence import FenceNote
 from streamd_audit import checkpoints, commands, ends, names, packs, rows, segments
 from streamd_audit.framing import check_digest
@@ -34,6 +43,23 @@ def name_of(suffix: str) -> str:
     (found,) = set(re.findall(rf"`([a-z]+/\w{{8}}/[0-9a-f-]+\.{suffix})`", PAGE))
     assert isinstance(found, str)
     return found
+
+
+def signed_head() -> bytes:
+    (text,) = re.findall(r"```text\n(\{.*?)\n```", PAGE, re.DOTALL)
+    assert isinstance(text, str)
+    return text.replace("\n", "").encode()
+
+
+def test_the_example_head_matches_the_page() -> None:
+    name = name_of("head")
+    assert names.parse(name) == names.HeadName(0, 4, name[-69:-5])
+    check_digest(name, signed_head())
+    found = checked(read_published(signed_head()))
+    assert found.head == Head(
+        CLUSTER, 0, 1, 4, root_of(map(leaf_of, entries_of(example("segment")))), NOW_MS + 5
+    )
+    assert str(found.first_key) == json.loads(signed_head())["keys"][0]["key"]
 
 
 @pytest.mark.parametrize("kind", ["pack", "segment", "manifest", "end"])
@@ -77,6 +103,34 @@ def test_the_example_segment_matches_the_page() -> None:
     ]
     (*_, last) = segments.read_entries(content)
     assert bytes(last.payload) == example("batch")
+
+
+def test_the_example_tree_matches_the_page() -> None:
+    written = entries_of(example("segment"))
+    previous = LogPosition(3, 2, 0xAAEE2615, NOW_MS)
+    leaves = [leaf_of(entry) for entry in written]
+    grown = GrowingTree()
+    for leaf in leaves[:3]:
+        grown.add(leaf)
+    writer = SegmentWriter(0, previous, CLUSTER, LogTree(1, tuple(grown.nodes)))
+    writer.add(written[3])
+    content = writer.finish().content
+    assert content[-len(example("tree")) - 45 : -45] == example("tree")
+    assert segments.read_tree(content) == segments.Tree(1, 4, grown.nodes, b"")
+    assert segments.read_cluster(content) == CLUSTER
+    assert segments.check_segment(content) == 1
+    assert segments.read_tree(example("segment")) is None
+    assert f"`{root_of(leaves).hex()}`" in PAGE
+    entry = written[3]
+    (command,) = divide(entry.payload).commands
+    parts = msgspec.msgpack.decode(entry.payload, type=list[msgspec.Raw])
+    begin = entry.payload.index(command)
+    prefix, suffix = entry.payload[:begin], entry.payload[begin + len(command) :]
+    assert suffix == bytes(parts[2])
+    root = sha256(b"\0" + command).digest()
+    head = pack(">QQBI", entry.index, entry.term, entry.kind, len(prefix))
+    leaf = head + prefix + pack(">I", 1) + root + suffix
+    assert sha256(b"\0" + leaf).digest() == leaves[3]
 
 
 def test_the_example_state_matches_the_page() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from streamd.streams.commands import Archived, Result
-from streamd.streams.model import LogPosition
+from streamd.streams.commands import Archived, RenewIncarnations, Result
+from streamd.streams.model import LogPosition, LogTree
 from tests.streams.driver import Driver
 
 NOTHING = LogPosition()
 TERM = 1
+
+ONE, TWO = bytes([1]) * 32, bytes([2]) * 32
 
 
 @pytest.fixture
@@ -53,3 +55,38 @@ def test_a_segment_that_does_not_continue_the_archive_changes_nothing(
     assert driver.state.header.applied_index == 11
     assert driver.do(refused).result is Result.STALE
     assert driver.state.header.archived == _place(4)
+
+
+def test_the_tree_over_the_log_is_that_of_the_last_segment(driver: Driver) -> None:
+    header = driver.state.header
+    driver.do(Archived(TERM, NOTHING, _place(4), tree=LogTree(1, (ONE,))))
+    assert header.tree == LogTree(1, (ONE,))
+    assert header.tree.size_at(4) == 4
+    driver.do(Archived(TERM, _place(4), _place(5), tree=LogTree(1, (ONE, TWO))))
+    driver.flush()
+    driver.reopen()
+    assert driver.state.header.tree == LogTree(1, (ONE, TWO))
+    driver.do(Archived(TERM, _place(4), _place(6), tree=LogTree(1, (TWO, ONE))))
+    assert driver.state.header.tree == LogTree(1, (ONE, TWO)), "it did not continue the archive"
+    driver.do(Archived(TERM, _place(5), _place(6)))
+    assert driver.state.header.tree == LogTree(), "a member of an earlier release archived this"
+    driver.do(Archived(TERM, _place(6), _place(7), tree=LogTree(7, (TWO,))))
+    driver.do(RenewIncarnations(5))
+    assert driver.state.header.tree == LogTree(), "it is of another cluster from here on"
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        LogTree(),
+        LogTree(5, ()),
+        LogTree(-1, (ONE, TWO)),
+        LogTree(1, (ONE, TWO)),
+        LogTree(1, (ONE[1:],)),
+    ],
+    ids=["none", "of later entries", "of a negative entry", "too many nodes", "a short node"],
+)
+def test_what_cannot_be_a_tree_up_to_that_entry_is_refused(driver: Driver, tree: LogTree) -> None:
+    refused = driver.do(Archived(TERM, NOTHING, _place(4), tree=tree))
+    assert refused.result is Result.INVALID
+    assert driver.state.header.archived == NOTHING

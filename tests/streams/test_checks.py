@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from streamd.streams import keys
 from streamd.streams.checks import are_of_clients, fault, is_of_leader, payload_bytes
 from streamd.streams.commands import (
+    AddLogKey,
     Append,
     BeginUpload,
     Command,
@@ -28,6 +29,7 @@ from streamd.streams.commands import (
     brings_bytes,
 )
 from streamd.streams.etags import incarnation_base, parse_tag, state_tag
+from streamd.streams.log_keys import LogKey
 from streamd.streams.model import (
     ForkRequest,
     IfMatch,
@@ -51,6 +53,7 @@ CREATE = Create(KEY, Settings(TEXT))
 FORK = Create(KEY, Settings(fork=ForkRequest(key("t"), AT)), finding=FOUND)
 BEGIN = BeginUpload(KEY, AT, FOUND)
 PUBLISH = PublishSnapshot(KEY, AT, TEXT, 5, DIGEST, data=b"state", finding=FOUND)
+LOG_KEY = LogKey(1, bytes(32), b"", bytes(64))
 CONDITION = IfMatch((Version(7, 2, 30, False),))
 
 RIGHT: list[Command] = [
@@ -80,6 +83,7 @@ RIGHT: list[Command] = [
     Touch([(KEY, 1, 0)]),
     Sweep([KEY]),
     DropUploads([1, 2]),
+    AddLogKey(1, LOG_KEY),
 ]
 
 
@@ -139,6 +143,7 @@ def test_commands_that_the_api_proposes_pass_the_checks(command: Command) -> Non
         (Sweep([b""]), "keys"),
         (DropUploads([0]), "ids"),
         (DropUploads([1], idle_ms=-1), "idle_ms"),
+        (AddLogKey(1, replace(LOG_KEY, public_key=b"short")), "key"),
         (OpenSession(1, 1), "type"),
     ],
 )

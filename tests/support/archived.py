@@ -114,6 +114,15 @@ def state_in(data_dir: Path) -> Said:
         store.close()
 
 
+def header_in(data_dir: Path) -> Header:
+    """The header of the stored state of a stopped node."""
+    store = StateStore(data_dir / "state")
+    try:
+        return State(store).header
+    finally:
+        store.close()
+
+
 def node_config(data_dir: Path, node_id: int = 1) -> Config:
     return Config(
         server=ServerConfig(data_dir=str(data_dir), node_id=node_id), cold=ColdConfig(backend="fs")

@@ -135,6 +135,7 @@ class Machine:
         return Environment(
             clock_ms=self._now_ms,
             random=Random(100 * self._lives + self.node_id),
+            secrets=Random(1000 * self._lives + self.node_id),
             run_blocking=self._run_blocking,
             open_log_thread=in_order(self._run_blocking),
             network=Port(self._network, self.node_id),

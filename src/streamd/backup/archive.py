@@ -3,6 +3,9 @@
 The leader writes a segment from where the archive ends, reads it back, and proposes `Archived`. If
 two leaders write at once, only one proposal is taken; the other's segment holds the same entries
 and does no harm. Nodes keep their logs until they are archived (`retention`).
+
+With its end the archive has the hash tree over its entries (`proofs`). Each segment continues the
+tree that is in the state, so a leader never learns from the store what it will sign.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import structlog
 import trio
+from msgspec.structs import replace
 
 from streamd.backup.checkpoints import ArchiveTarget, Checkpointer
+from streamd.backup.log_heads import LogHeads
 from streamd.config.settings import ColdConfig
 from streamd.group.committed_log import EntriesGone
 from streamd.group.proposals import OutcomeUnknown, Unavailable
@@ -25,7 +30,7 @@ from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.codec import decode_batch
 from streamd.streams.commands import Archived
 from streamd.streams.content import UNDECODABLE
-from streamd.streams.model import LogPosition
+from streamd.streams.model import LogPosition, LogTree
 from streamd.tiering.tier import LeaderTerm
 
 log = structlog.get_logger("streamd.objectstore")
@@ -41,12 +46,35 @@ READ_BYTES = 1024 * 1024
 PATIENCE_S = 60.0
 # At most twice this many pointers to the end exist: one removal for each put would cost as much.
 _POINTERS_KEPT = 8
-# An entry that holds only `Archived` is not larger than this.
-_SMALL_BYTES = 512
-
-_POSITION = msgspec.msgpack.Decoder(LogPosition)
+# An entry that holds only `Archived` is not larger than this: a tree has at most 64 nodes.
+_SMALL_BYTES = 4096
 
 AskMember = Callable[[int, bytes], Awaitable[bytes]]
+
+
+class Reached(msgspec.Struct, frozen=True, array_like=True):
+    """How far the archive goes: a `LogPosition`, and the tree over the log as of it, if there is
+    one. Between nodes the tree follows the position's fields, which are all that releases without
+    the tree give and read."""
+
+    index: int = 0
+    term: int = 0
+    chain: int = 0
+    time_ms: int = 0
+    tree: LogTree | None = None
+
+    @classmethod
+    def of(cls, position: LogPosition, tree: LogTree | None) -> Reached:
+        at = position
+        there = tree if tree is not None and tree.first_index else None
+        return cls(at.index, at.term, at.chain, at.time_ms, there)
+
+    @property
+    def position(self) -> LogPosition:
+        return LogPosition(self.index, self.term, self.chain, self.time_ms)
+
+
+_REACHED = msgspec.msgpack.Decoder(Reached)
 
 
 class Archive:
@@ -59,12 +87,18 @@ class Archive:
         config: ColdConfig,
         *,
         ask_member: AskMember | None = None,
+        may_have_tree: Callable[[], bool],
+        heads: LogHeads,
     ) -> None:
-        """`ask_member` asks another member to archive for this one, see `archive_for`."""
+        """`ask_member` asks another member to archive for this one, see `archive_for`.
+        `may_have_tree` says whether all members understand the tree over the log; its `heads` go to
+        the store, too."""
         self.target = target
         self._group = target.group
         self._checkpointer = checkpointer
         self._ask_member = ask_member
+        self._may_have_tree = may_have_tree
+        self.heads = heads
         self._missed_since: float | None = None
         self._pointed = 0
         retention = self._group.retention
@@ -76,6 +110,12 @@ class Archive:
         """How far the log is archived, as all nodes agree."""
         return self._group.state.header.archived
 
+    @property
+    def reached(self) -> Reached:
+        """How far the log is archived, and the tree over it there, as all nodes agree."""
+        header = self._group.state.header
+        return Reached.of(header.archived, header.tree)
+
     async def make_round(self, lead: LeaderTerm) -> float:
         """Archive everything there is. Raises `ColdError`, `StorageError`, and for a round that
         must be repeated `Unavailable` or `OutcomeUnknown`."""
@@ -84,13 +124,16 @@ class Archive:
                 await self._point_at_end()
             while await self._archive_some(lead):
                 pass
+            await self.heads.make_round()
         except EntriesGone as gone:
             raise Unavailable(str(gone)) from gone
         return ROUND_S
 
     async def _archive_some(self, lead: LeaderTerm) -> bool:
         """Archive one segment, if there is enough for it; returns whether to continue at once."""
-        archived = self.archived
+        archived = self.reached
+        if archived.tree is None and self._may_have_tree():
+            archived = replace(archived, tree=LogTree(archived.index + 1))
         if self._group.committed.first_index > archived.index + 1:
             return await self._bridge(lead, archived)
         self._missed_since = None
@@ -99,8 +142,8 @@ class Archive:
             until = self.target.wanted_index
             if until <= archived.index:
                 return False
-        position, size = await self._write_segment(archived, until)
-        return await self._agree(lead, archived, position) and size >= SEGMENT_BYTES
+        reached, size = await self._write_segment(archived, until)
+        return await self._agree(lead, archived, reached) and size >= SEGMENT_BYTES
 
     async def _is_worth_it(self, index: int) -> bool:
         """Whether anything but archiving happened after entry `index`. Otherwise an idle cluster
@@ -112,14 +155,15 @@ class Archive:
 
     async def _write_segment(
         self,
-        previous: LogPosition,
+        previous: Reached,
         until: int | None = None,
         max_bytes: int = SEGMENT_BYTES,
-    ) -> tuple[LogPosition, int]:
+    ) -> tuple[Reached, int]:
         """Put a segment of the entries after `previous`, or of those up to entry `until`; returns
         its end and the size of its entries. Raises `EntriesGone`, `ColdError`."""
         target = self.target
-        writer = SegmentWriter(target.group_id, previous, target.cluster_id())
+        cluster_id = target.cluster_id()
+        writer = SegmentWriter(target.group_id, previous.position, cluster_id, previous.tree)
         while writer.entries_size < max_bytes:
             entries = await self._group.committed.after(writer.last.index, READ_BYTES)
             if until is not None:
@@ -131,22 +175,23 @@ class Archive:
             return previous, 0
         segment = await self.target.run_blocking(writer.finish)
         await self.target.cold.put_verified(self.target.folder + segment.name, segment.content)
-        return writer.last, writer.entries_size
+        return Reached.of(writer.last, writer.tree), writer.entries_size
 
     async def _agree(
         self,
         lead: LeaderTerm,
-        previous: LogPosition,
-        position: LogPosition,
+        previous: Reached,
+        reached: Reached,
         *,
         has_gap: bool = False,
     ) -> bool:
         """Propose the archive's new end; returns whether the cluster has agreed on it."""
-        assert position.index >= previous.index
-        if position.index > previous.index:
-            command = Archived(lead.term, previous, position, has_gap)
+        assert reached.index >= previous.index
+        if reached.index > previous.index:
+            before, position = previous.position, reached.position
+            command = Archived(lead.term, before, position, has_gap, reached.tree)
             await self._group.writes.propose(command)
-        if self.archived != position:
+        if self.archived != reached.position:
             return False
         await self._point_at_end()
         return True
@@ -178,48 +223,49 @@ class Archive:
     # -- entries that this node lacks ---------------------------------------------------------
 
     async def archive_for(self, payload: bytes) -> bytes:
-        """Archive the entries after a position for the leader; returns where they end.
+        """Archive the entries after a position for the leader; returns where they end. Both are
+        `Reached`.
 
         Raises `Unavailable` if that is not possible now.
         """
         try:
-            previous = _POSITION.decode(payload)
+            reached = previous = _REACHED.decode(payload)
             await self.target.fence.check()
-            position, _ = await self._write_segment(previous, max_bytes=_FOR_OTHERS_BYTES)
+            reached, _ = await self._write_segment(previous, max_bytes=_FOR_OTHERS_BYTES)
         except EntriesGone:
-            position = previous
+            pass
         except (ColdError, *UNDECODABLE) as error:
             raise Unavailable(str(error)) from error
-        return msgspec.msgpack.encode(position)
+        return msgspec.msgpack.encode(reached)
 
-    async def _bridge(self, lead: LeaderTerm, archived: LogPosition) -> bool:
+    async def _bridge(self, lead: LeaderTerm, archived: Reached) -> bool:
         """Ask other members for entries that this node's log no longer has."""
         others = self._group.view.configuration.members() - {self._group.view.node_id}
         silent = False
         for member in sorted(others):
             try:
-                position = await self._ask(member, archived)
+                reached = await self._ask(member, archived)
             except (Unavailable, OutcomeUnknown) as error:
                 log.info("a member cannot archive for the leader", member=member, error=str(error))
                 silent = True
                 continue
-            if position.index > archived.index:
-                return await self._agree(lead, archived, position)
+            if reached.index > archived.index:
+                return await self._agree(lead, archived, reached)
         now = trio.current_time()
         self._missed_since = self._missed_since or now
         if silent and now - self._missed_since < PATIENCE_S:
             return False
         return await self._begin_after_gap(lead, archived)
 
-    async def _ask(self, member: int, archived: LogPosition) -> LogPosition:
+    async def _ask(self, member: int, archived: Reached) -> Reached:
         assert self._ask_member is not None, "a node by itself has no other members"
         answer = await self._ask_member(member, msgspec.msgpack.encode(archived))
         try:
-            return _POSITION.decode(answer)
+            return _REACHED.decode(answer)
         except UNDECODABLE as error:
             raise Unavailable(f"the pointer to the archive's end is damaged: {error}") from error
 
-    async def _begin_after_gap(self, lead: LeaderTerm, archived: LogPosition) -> bool:
+    async def _begin_after_gap(self, lead: LeaderTerm, archived: Reached) -> bool:
         """Continue after a checkpoint of the state, because no node has the next entries."""
         position = await self._checkpointer.begin_archive()
         if archived.index:
@@ -231,7 +277,7 @@ class Archive:
             )
         else:
             log.info("the archive begins after a checkpoint of the state", index=position.index)
-        return await self._agree(lead, archived, position, has_gap=True)
+        return await self._agree(lead, archived, Reached.of(position, None), has_gap=True)
 
     # -- status -----------------------------------------------------------------------------
 

@@ -32,14 +32,19 @@ from streamd.objectstore.segments import (
     HEAD_BYTES,
     SegmentHead,
     cluster_of_segment,
+    frames_bytes,
     read_segment_head,
+    tree_of_segment,
 )
+from streamd.objectstore.tree_frames import TreeFrame
 from streamd.process.threads import RunBlocking
 from streamd.tiering.async_store import AsyncObjectStore
 
 # How many objects are fetched at once, and how far ahead of their use.
 _AHEAD = 4
 _AHEAD_BYTES = 32 * 1024 * 1024
+# How much of a segment's end is read first for its part of the tree; most are smaller.
+_TAIL_BYTES = 16 * 1024
 # How often names are listed again while some of them disappear.
 _MAX_LISTS = 5
 
@@ -109,6 +114,11 @@ class ArchivedObjects:
         folder = self.folder + group_folder(ENDS, self.group_id)
         return Catalog(self.group_id, await list_all(self._cold, folder), self.folder)
 
+    async def log(self) -> Catalog:
+        """The segments and nothing else."""
+        folder = self.folder + group_folder(LOG, self.group_id)
+        return Catalog(self.group_id, await list_all(self._cold, folder), self.folder)
+
     async def end(self, stored: StoredEnd) -> ArchiveEnd:
         end, named = read_end(await self.whole(stored.name, stored.size)), stored.parsed
         position = end.position
@@ -165,6 +175,16 @@ class ArchivedObjects:
         return await self._read(
             stored.name, stored.size, partial(_segment, stored, self.cluster_id)
         )
+
+    async def tree_frame(self, stored: StoredSegment) -> TreeFrame | None:
+        """A segment's part of the tree over the log, read from the segment's end; None if it has
+        none. Only a signed head proves it."""
+        content, wanted = b"", min(_TAIL_BYTES, stored.size)
+        while len(content) < wanted:
+            at = stored.size - wanted
+            content = await self._cold.get(self.folder + stored.name, at, wanted)
+            wanted = min(frames_bytes(content), stored.size)
+        return tree_of_segment(content)
 
     async def segments(self, wanted: Sequence[StoredSegment]) -> AsyncIterator[bytes]:
         """Whole segments in the order given; the next ones are fetched while one is used."""

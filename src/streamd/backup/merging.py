@@ -13,7 +13,14 @@ import structlog
 from streamd.backup.checkpoints import ArchiveTarget
 from streamd.objectstore.catalog import Catalog, StoredSegment
 from streamd.objectstore.errors import ColdUnavailable, ObjectCorrupt
-from streamd.objectstore.segments import SegmentWriter, read_entries, read_segment_head
+from streamd.objectstore.segments import (
+    SegmentWriter,
+    read_entries,
+    read_segment_head,
+    tree_of_segment,
+)
+from streamd.objectstore.tree_frames import TreeRecorder
+from streamd.streams.model import LogTree
 from streamd.tiering.tier import LeaderTerm
 
 log = structlog.get_logger("streamd.objectstore")
@@ -89,13 +96,32 @@ def runs(catalog: Catalog) -> Iterator[Sequence[StoredSegment]]:
 
 
 def _add(merged: SegmentWriter | None, content: bytes, cluster_id: str) -> SegmentWriter:
-    """Add the entries of a segment that the earlier ones lack. Raises `ObjectCorrupt`."""
+    """Add the entries of a segment that the earlier ones lack. Raises `ObjectCorrupt`.
+
+    The merged segment has the tree over the log of the last one. If that does not continue the tree
+    of those before it, the merged segment's part of it begins there.
+    """
     head = read_segment_head(content)
     if merged is None:
         merged = SegmentWriter(head.group_id, head.previous, cluster_id)
+    frame, recorder = tree_of_segment(content), None
+    first_new = max(head.first_index, merged.last.index + 1)
     for entry, position in read_entries(content):
-        if entry.index > merged.last.index:
+        if frame is not None and entry.index == frame.begin:
+            recorder = TreeRecorder(frame.tree, entry.index)
+            if entry.index >= first_new:
+                _continue_tree(merged, recorder.tree)
+        elif entry.index == first_new:
+            _continue_tree(merged, None if recorder is None else recorder.tree)
+        if entry.index >= first_new:
             merged.add(entry)
+        elif recorder is not None:
+            recorder.add(entry)
         if position.index == merged.last.index and position != merged.last:
             raise ObjectCorrupt(f"two log segments disagree about entry {position.index}")
     return merged
+
+
+def _continue_tree(merged: SegmentWriter, tree: LogTree | None) -> None:
+    if merged.tree != tree:
+        merged.begin_tree(tree)

@@ -55,6 +55,7 @@ class RequestKind(IntEnum):
     OPEN_SESSION = 6  # payload: a process's nonce; the answer: the node's session
     PACKAGE = 7  # payload: a numbered package to propose; the answer: its outcomes
     OPERATE = 8  # payload: the name of an operation, for the leader; the answer: its answer
+    LOG_KEY = 9  # payload: empty; the answer: the node's key. Or a key; the answer: who vouches
 
 
 class FormationError(Exception):
@@ -71,6 +72,8 @@ class Member(Protocol):
     async def take_snapshot_step(self, payload: bytes) -> bytes: ...
 
     async def archive_for(self, payload: bytes) -> bytes: ...
+
+    def answer_about_log_key(self, payload: bytes) -> bytes: ...
 
     def send_snapshots(self, members: Sequence[int]) -> None: ...
 
@@ -306,6 +309,8 @@ class Cluster:
                     return await self.member.take_snapshot_step(payload)
                 case RequestKind.ARCHIVE:
                     return await self.member.archive_for(payload)
+                case RequestKind.LOG_KEY:
+                    return self.member.answer_about_log_key(payload)
                 case RequestKind.OPERATE if self.operate is not None:
                     return await self.operate(payload)
         except Unavailable as error:
@@ -372,6 +377,10 @@ class Cluster:
     async def ask_to_archive(self, peer_id: int, payload: bytes) -> bytes:
         """Ask a member to archive entries that this node lacks. Raises as `forward` does."""
         return await self._ask(peer_id, RequestKind.ARCHIVE, payload)
+
+    async def ask_about_log_key(self, peer_id: int, payload: bytes) -> bytes:
+        """Ask a member for its key, or to vouch for this node's. Raises as `forward` does."""
+        return await self._ask(peer_id, RequestKind.LOG_KEY, payload)
 
     async def ask_to_operate(self, leader_id: int, payload: bytes) -> bytes | None:
         """Send the leader an operation; None if its release does not know that. Raises as `forward`

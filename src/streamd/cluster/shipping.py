@@ -26,7 +26,7 @@ from streamd.storage.raft_snapshots import (
     SnapshotSource,
     SnapshotUnavailable,
 )
-from streamd.streams.codec import LIMITS_FORMAT
+from streamd.streams.codec import LIMITS_FORMAT, TREE_FORMAT
 from streamd.streams.content import UNDECODABLE
 
 log = structlog.get_logger("streamd.snapshots")
@@ -124,11 +124,18 @@ class SnapshotSender:
 
     def _check_understands(self, peer_id: int) -> None:
         """Raises `SnapshotUnavailable` for a node of a release that does not know quotas: it would
-        apply what all others refuse, and its state would differ from then on."""
+        apply what all others refuse, and its state would differ from then on. The same holds for
+        the tree over the log and its keys, which that node would forget."""
         log_format = self._cluster.log_format_of(peer_id)
-        counts = self._group.state.header.counts
-        if counts and log_format is not None and log_format < LIMITS_FORMAT:
+        header = self._group.state.header
+        if log_format is None:
+            return
+        if header.counts and log_format < LIMITS_FORMAT:
             raise SnapshotUnavailable("its release does not know quotas, which this cluster has")
+        if (header.tree.first_index or header.log_keys) and log_format < TREE_FORMAT:
+            raise SnapshotUnavailable(
+                "its release does not know the tree over the log, which this cluster has"
+            )
 
     @asynccontextmanager
     async def _snapshot(self) -> AsyncIterator[SnapshotSource]:

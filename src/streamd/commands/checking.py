@@ -17,6 +17,7 @@ import click
 import msgspec
 
 from streamd.app import identity_provider, listed_certificates, peer_credentials, peer_tls
+from streamd.backup.publishing import open_targets
 from streamd.commands.node_options import Flags, node_options
 from streamd.commands.options import json_option
 from streamd.config.checks import is_loopback
@@ -28,6 +29,7 @@ from streamd.objectstore.errors import ColdError
 from streamd.process.exits import EXIT_REFUSED
 from streamd.process.privacy import is_open_to_others
 from streamd.process.redaction import shown
+from streamd.process.threads import in_thread
 from streamd.tiering.async_store import open_object_store
 
 _SECRETS = {"root_token", "s3_access_key_id", "s3_secret_access_key", "s3_session_token"}
@@ -84,6 +86,7 @@ def _faults(config: Config) -> Iterator[str]:
         lambda: listed_certificates(config),
         lambda: config.cold.backend != "none" and open_object_store(config.cold, data_dir),
         lambda: _check_authorities(config.cold.s3_ca),
+        lambda: open_targets(config.heads, config.cold, in_thread),
         *(_resolves(key, address) for key, address in _listeners(config).items()),
     ]
     for one in checks:
@@ -158,6 +161,7 @@ def _warnings(config: Config) -> Iterator[str]:
     server, cluster = config.server, config.cluster
     keys = {"server.tls_key": server.tls_key, "cluster.tls_key": cluster.tls_key}
     keys["cluster.secret_file"] = cluster.secret_file
+    keys["heads.token_file"] = config.heads.token_file
     for key, file in keys.items():
         if file is not None and Path(file).exists() and is_open_to_others(Path(file)):
             yield f"{key}: {file} is readable by other users of this machine: run chmod go= on it"

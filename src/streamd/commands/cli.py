@@ -33,6 +33,8 @@ _ELSEWHERE = {
     "head": "streamd.commands.managing:head",
     "limits": "streamd.commands.limits:limits",
     "list": "streamd.commands.managing:list_streams",
+    "log-head": "streamd.commands.log_heads:log_head",
+    "log-key": "streamd.commands.log_heads:log_key",
     "read": "streamd.commands.reading:read",
     "recover": "streamd.commands.recover:recover",
     "restore": "streamd.commands.backup:restore_command",

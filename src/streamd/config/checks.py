@@ -7,6 +7,7 @@ from ipaddress import ip_address
 
 from streamd.auth.tokens import parse_token
 from streamd.config.auth import certificate_fault, jwt_fault
+from streamd.config.heads import heads_fault
 from streamd.config.settings import (
     AuthConfig,
     ClusterConfig,
@@ -65,6 +66,9 @@ def check(config: Config) -> None:
     _ = config.log.audit_stream
     _check_cluster(config.cluster)
     _check_cold(config.cold, config.cluster)
+    has_cold_store = config.cold.backend != "none"
+    if (fault := heads_fault(config.heads, has_cold_store=has_cold_store)) is not None:
+        raise ConfigError(f"heads.{fault}")
     if config.cold.backend != "none" and server.max_body_bytes > MAX_COLD_BODY_BYTES:
         raise ConfigError(
             f"server.max_body_bytes must be at most {MAX_COLD_BODY_BYTES} with cold.backend = "

@@ -16,6 +16,7 @@ import msgspec
 
 from streamd.config.auth import JwtConfig
 from streamd.config.checks import check
+from streamd.config.heads import HeadsConfig
 from streamd.config.names import PREFIX, fields_of, readable, unknown_variable, with_values
 from streamd.config.settings import (
     AdminConfig,
@@ -40,6 +41,7 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "auth": AuthConfig,
     "admin": AdminConfig,
     "storage": StorageConfig,
+    "heads": HeadsConfig,
 }
 # A name of its own, because operators pass it to the command line as well.
 _ROOT_TOKEN = "STREAMD_ROOT_TOKEN"  # noqa: S105 - the name of a variable

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from streamd.auth.scopes import ScopeError, parse_scope
 from streamd.config.auth import CertificateConfig, JwtConfig
+from streamd.config.heads import HeadsConfig
 from streamd.process.redaction import shown
 from streamd.transport.credentials import DEFAULT_TLS_NAME
 
@@ -225,6 +226,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     auth: AuthConfig = msgspec.field(default_factory=AuthConfig)
     admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
     storage: StorageConfig = msgspec.field(default_factory=StorageConfig)
+    heads: HeadsConfig = msgspec.field(default_factory=HeadsConfig)
 
     @property
     def admin_server(self) -> ServerConfig | None:

@@ -18,6 +18,7 @@ from streamd.streams.codec import (
     LOG_FORMAT,
     SESSIONS_FORMAT,
     TOKENS_FORMAT,
+    TREE_FORMAT,
 )
 from streamd.streams.state import State
 
@@ -44,6 +45,8 @@ class LogFormats:
     def in_use(self) -> int:
         """The highest format that the state shows to be in use."""
         state = self._state
+        if state.header.tree.first_index or state.header.log_keys:
+            return TREE_FORMAT
         if len(state.limits):
             return LIMITS_FORMAT
         if len(state.tokens):

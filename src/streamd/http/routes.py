@@ -15,11 +15,20 @@ from typing import Any, NamedTuple
 from streamd.cluster.administration import Add, AdminCommand, Promote, Remove, Transfer
 from streamd.http.access import needs
 from streamd.http.access.needs import OPEN, NeedsOf
-from streamd.http.admin import backups, cluster, debugging, limits, signing, tokens
+from streamd.http.admin import (
+    backups,
+    cluster,
+    debugging,
+    limits,
+    log_heads,
+    signing,
+    tokens,
+)
 from streamd.http.openapi import (
     backup_docs,
     bucket_docs,
     limit_docs,
+    log_docs,
     node_docs,
     snapshot_docs,
     stream_docs,
@@ -195,6 +204,8 @@ OPERATIONS: tuple[Route, ...] = (
     _cold("flush", node_docs.FLUSH),
     _cold("gc", node_docs.GC),
     _cold("scrub", node_docs.SCRUB),
+    *_report("/cluster/log-head", log_heads.newest, log_docs.HEAD),
+    _order("/cluster/log-key/rotate", log_heads.rotate_key, log_docs.ROTATE),
     _order("/cluster/snapshot", cluster.compact, node_docs.COMPACT),
     _members(Add, node_docs.ADD),
     _members(Promote, node_docs.PROMOTE),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import trio
 
 from streamd.backup.archive import Archive
+from streamd.backup.publishing import Publisher
 from streamd.backup.scrub import Scrubber
 from streamd.node.node import Node
 from streamd.process.metrics import Metrics
@@ -212,7 +213,7 @@ def export(node: Node, metrics: Metrics) -> None:
     )
     _export_scrub(node.scrubber, metrics)
     if node.archive is not None:
-        _export_archive(node.archive, metrics)
+        _export_archive(node.archive, node.publishers, metrics)
 
 
 def _export_scrub(scrubber: Scrubber, metrics: Metrics) -> None:
@@ -241,7 +242,7 @@ def _export_scrub(scrubber: Scrubber, metrics: Metrics) -> None:
     )
 
 
-def _export_archive(archive: Archive, metrics: Metrics) -> None:
+def _export_archive(archive: Archive, publishers: Sequence[Publisher], metrics: Metrics) -> None:
     """Register the metrics of the archive. What only the leader knows is NaN elsewhere."""
     gauge = metrics.gauge
     gauge(
@@ -273,6 +274,12 @@ def _export_archive(archive: Archive, metrics: Metrics) -> None:
         "archive_last_snapshot_time_seconds",
         "Unix time of the newest state snapshot in the archive.",
         lambda: _snapshot_time_s(archive),
+    )
+    metrics.gauge_by(
+        "target",
+        "heads_published_time_seconds",
+        "Unix time at which this node last sent a head of the log to a target.",
+        lambda: {one.name: one.sent_at_s for one in publishers},
     )
     metrics.gauge_by(
         "alarm",

@@ -6,13 +6,16 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 
 import trio
 
 from streamd.backup.archive import Archive
 from streamd.backup.checkpoints import ArchiveTarget, Checkpointer
+from streamd.backup.log_heads import LogHeads
+from streamd.backup.log_keys import LogKeys
 from streamd.backup.merging import Merger
+from streamd.backup.publishing import HeadTarget, Publisher
 from streamd.backup.saving import Saver
 from streamd.backup.scrub import Scrubber
 from streamd.cluster.administration import Administration
@@ -32,8 +35,9 @@ from streamd.node.position_lookup import PositionLookup
 from streamd.node.reads import Reads
 from streamd.process.metrics import Metrics
 from streamd.process.threads import OneThread, RunBlocking
+from streamd.storage.data_dir import LOG_KEY_BYTES
 from streamd.storage.incoming import SnapshotSink
-from streamd.streams.codec import LIMITS_FORMAT, TOKENS_FORMAT
+from streamd.streams.codec import LIMITS_FORMAT, TOKENS_FORMAT, TREE_FORMAT
 from streamd.streams.machine import Machine
 from streamd.streams.state import State
 from streamd.tiering.async_store import AsyncObjectStore
@@ -70,8 +74,14 @@ class Node:
         cold_config: ColdConfig | None = None,
         storage: StorageConfig = UNGUARDED,
         disk_space: Callable[[Path], DiskSpace] = disk_space,
+        secrets: Random | None = None,
+        publish: Sequence[HeadTarget] = (),
+        publish_every_s: float = 60.0,
     ) -> None:
-        """Blocks for a read or two. Raises `StorageError` when the stores do not fit together."""
+        """`secrets` makes what nobody may guess. The leader sends heads of the log to `publish`.
+
+        Blocks for a read or two. Raises `StorageError` when the stores do not fit together.
+        """
         timing = timing or ClusterConfig()
         state = State(stores.state, group_id=stores.group_id)
         self.stores = stores
@@ -96,6 +106,8 @@ class Node:
         self.saver = self._saver(random)
         self.archive: Archive | None = None
         self.cold_config = cold_config or ColdConfig()
+        self._secrets = secrets or SystemRandom()
+        self._publish = publish, publish_every_s
         self.cold_tier = self._cold_tier(cold, self.cold_config, random)
         reader = ColdReader(None) if self.cold_tier is None else self.cold_tier.reader
         self.reads = Reads(state, stores.state, reader, run_blocking)
@@ -149,7 +161,16 @@ class Node:
         )
         snapshots = Checkpointer(target, config, random=random)
         ask_member = None if self.cluster is None else self.cluster.ask_to_archive
-        self.archive = Archive(target, snapshots, config, ask_member=ask_member)
+        self.archive = Archive(
+            target,
+            snapshots,
+            config,
+            ask_member=ask_member,
+            may_have_tree=self._may_have_tree,
+            heads=LogHeads(target, self._log_keys()),
+        )
+        targets, every_s = self._publish
+        self.publishers = [Publisher(self.archive.heads, one, every_s) for one in targets]
         self.scrubber = Scrubber(target, self.stores.state, config)
         guarded = target.guard.guarded
         self.cold_gc = ColdGc(
@@ -170,12 +191,37 @@ class Node:
             leader_tasks=[
                 PeriodicTask("flush", guarded(self.flusher.round)),
                 PeriodicTask("archive", guarded(self.archive.make_round)),
+                PeriodicTask("keys", self.archive.heads.keys.make_round),
                 PeriodicTask("snapshot", guarded(snapshots.make_round)),
                 PeriodicTask("merge", guarded(Merger(target).make_round)),
                 self.cold_gc.task,
                 PeriodicTask("scrub", self.scrubber.make_round),
+                *(PeriodicTask(f"publish {one.name}", one.make_round) for one in self.publishers),
             ],
         )
+
+    def _log_keys(self) -> LogKeys:
+        data_dir = self.stores.data_dir
+        private_key = data_dir.read_log_key()
+        if private_key is None:
+            private_key = self._new_key()
+            data_dir.write_log_key(private_key)
+        return LogKeys(
+            self.group,
+            data_dir,
+            private_key=private_key,
+            run_blocking=self.run_blocking,
+            new_key=self._new_key,
+            may_have_tree=self._may_have_tree,
+            ask_member=None if self.cluster is None else self.cluster.ask_about_log_key,
+        )
+
+    def _new_key(self) -> bytes:
+        return self._secrets.randbytes(LOG_KEY_BYTES)
+
+    def _may_have_tree(self) -> bool:
+        """Whether all members understand the tree over the log."""
+        return self.log_formats.may_use(TREE_FORMAT)
 
     def _disk_guard(self, config: StorageConfig, space: Callable[[Path], DiskSpace]) -> DiskGuard:
         admission, path = self.group.admission, self.stores.data_dir.path
@@ -234,6 +280,11 @@ class Node:
         if self.archive is None:
             raise Unavailable("this node has no cold store")
         return await self.archive.archive_for(payload)
+
+    def answer_about_log_key(self, payload: bytes) -> bytes:
+        if self.archive is None:
+            raise Unavailable("this node has no cold store")
+        return self.archive.heads.keys.answer(payload)
 
     def send_snapshots(self, members: Sequence[int]) -> None:
         assert self._nursery is not None

@@ -6,6 +6,7 @@
 ``pieces/{group}/{index}-{id}-{number}-{digest}.piece``        part of a checkpoint's rows
 ``snapshots/{group}/{index}-{id}-{digest}.manifest``           a whole checkpoint: its pieces
 ``ends/{group}/{index}-{term}-{chain}-{digest}.end``           how far the log is archived (`ends`)
+``heads/{group}/{index}-{digest}.head``                        a signed head of the log's tree
 ``fence/{cluster id}``                                         the cluster restored from this one
 ``checks/{random}``                                            a node's test of write access
 =============================================================  ===================================
@@ -30,6 +31,7 @@ LOG = "log/"
 PIECES = "pieces/"
 CHECKPOINTS = "snapshots/"
 ENDS = "ends/"
+HEADS = "heads/"
 FENCE = "fence/"
 CHECKS = "checks/"
 
@@ -121,6 +123,15 @@ class EndName(ObjectName, frozen=True):
     log_index: int
     term: int
     chain: int
+    digest: str
+
+
+class HeadName(ObjectName, frozen=True):
+    """A signed head of the tree over the log, whose last leaf is the entry `log_index`."""
+
+    FORM = HEADS + "{group_id:08x}/{log_index:016x}-{digest}.head"
+
+    log_index: int
     digest: str
 
 

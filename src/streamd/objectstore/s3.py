@@ -10,10 +10,12 @@ import io
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 import urllib3
 from minio import Minio
+from minio.commonconfig import COMPLIANCE
 from minio.credentials.credentials import Credentials
 from minio.credentials.providers import (
     AWSConfigProvider,
@@ -25,6 +27,7 @@ from minio.credentials.providers import (
 )
 from minio.deleteobjects import DeleteObject
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
+from minio.retention import Retention
 from urllib3.exceptions import HTTPError, ProtocolError, SSLError
 
 from streamd.objectstore.errors import (
@@ -80,10 +83,12 @@ class S3Store:
         prefix: str = "",
         timeout_s: float = 30.0,
         connections: int = 8,
+        lock_days: int | None = None,
     ) -> None:
         """`endpoint` is a URL; without one it is Amazon's. Without an access key the usual places
         are tried: AWS_ variables, the shared credentials file, the machine's role. `ca_file` (PEM)
-        replaces the system's certificates.
+        replaces the system's certificates. With `lock_days` nobody can
+        delete an object for so long; the bucket must have been made with object lock.
 
         `timeout_s` bounds connecting and waiting for an answer together, each wait while an object
         is sent, and a whole read from its first step to its last byte. Raises `ColdRefused` for
@@ -113,6 +118,7 @@ class S3Store:
         self._bucket = bucket
         self._prefix = prefix
         self._timeout_s = timeout_s
+        self._lock_days = lock_days
         at = f" at {endpoint}" if endpoint else ""
         self.place = f"the bucket {bucket}{'/' + prefix if prefix else ''}{at}"
 
@@ -128,7 +134,13 @@ class S3Store:
                 io.BytesIO(content),
                 len(content),
                 part_size=MAX_OBJECT_BYTES,
+                retention=self._retention(),
             )
+
+    def _retention(self) -> Retention | None:
+        if self._lock_days is None:
+            return None
+        return Retention(COMPLIANCE, datetime.now(UTC) + timedelta(days=self._lock_days))
 
     def get(self, name: str, offset: int, length: int) -> bytes:
         """See `ObjectStore.get`."""

@@ -5,12 +5,14 @@
     head   magic, version, group; indexes, terms and log times of the first and last entry;
            the checksum chain before the first and at the last; sizes and CRC-32C of the body
     body   one zstd frame; of each entry: term, kind, chain, length, payload
-           a frame that zstd skips: the id of the cluster, and its length in one byte
+           a frame that zstd skips: the part of the tree over the log, if it has one (`tree_frames`)
+           another one: the id of the cluster, and its length in one byte
 
 The chain is that of the log itself (`raft.chain`). It proves that consecutive segments are one log,
 so a verifier needs nothing but the segments. The head alone says which entries and which times a
-segment holds. Segments of builds before 0.1.0 do not name their cluster; those can read the ones
-that do, because they never look at what follows the entries.
+segment holds. Segments of earlier releases have no part of the tree, and those of builds before
+0.1.0 do not name their cluster; they can read the others, because they never look at what follows
+the entries.
 """
 
 from __future__ import annotations
@@ -29,11 +31,12 @@ from streamd.objectstore.errors import ColdRefused, ObjectCorrupt
 from streamd.objectstore.framing import Head, check_body
 from streamd.objectstore.names import NamedObject, SegmentName, digest_of
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
+from streamd.objectstore.tree_frames import TreeFrame, TreeRecorder, frame_bytes, read_frame
 from streamd.raft.chain import chain
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.codec import time_of_batch
 from streamd.streams.content import UNDECODABLE
-from streamd.streams.model import LogPosition
+from streamd.streams.model import LogPosition, LogTree
 
 VERSION = 1
 # An entry's payload. With a cold store one request's body, and the data around it, is smaller.
@@ -117,8 +120,15 @@ HEAD_BYTES = _HEAD.size
 class SegmentWriter:
     """Compresses entries as they arrive; only the compressed ones are in memory."""
 
-    def __init__(self, group_id: int, previous: LogPosition, cluster_id: str) -> None:
-        """`previous` is the position of the last entry already archived."""
+    def __init__(
+        self,
+        group_id: int,
+        previous: LogPosition,
+        cluster_id: str,
+        tree: LogTree | None = None,
+    ) -> None:
+        """`previous` is the position of the last entry already archived, `tree` the tree over the
+        log as of it, if there is one. Raises `ObjectCorrupt` if that tree cannot be."""
         self._group_id = group_id
         self._cluster_id = cluster_id
         self._previous = self.last = previous
@@ -126,12 +136,25 @@ class SegmentWriter:
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
         self._parts: list[bytes] = []
         self.entries_size = 0
+        self._recorder: TreeRecorder | None = None
+        self.begin_tree(tree)
+
+    @property
+    def tree(self) -> LogTree | None:
+        """The tree over the log after the last entry, if there is one."""
+        return None if self._recorder is None else self._recorder.tree
+
+    def begin_tree(self, tree: LogTree | None) -> None:
+        """From the next entry on, the segment is a part of the tree that is `tree` before it; of
+        none if that is None."""
+        self._recorder = None if tree is None else TreeRecorder(tree, self.last.index + 1)
 
     def add(self, entry: Entry) -> None:
         """Add the entry after the last one.
 
         Raises `ColdRefused` for an entry that is too large: the log may have some that were written
-        before the cold store was configured.
+        before the cold store was configured. Raises `ObjectCorrupt` for one that should hold
+        commands but does not.
         """
         if len(entry.payload) > MAX_ENTRY_BYTES:
             raise ColdRefused(
@@ -139,6 +162,8 @@ class SegmentWriter:
                 "exceeds the limit for one object"
             )
         position = next_position(self.last, self._group_id, entry)
+        if self._recorder is not None:
+            self._recorder.add(entry)
         head = _ENTRY.pack(entry.term, entry.kind, position.chain, len(entry.payload))
         self._parts += [self._compressor.compress(head), self._compressor.compress(entry.payload)]
         self.entries_size += len(head) + len(entry.payload)
@@ -150,8 +175,9 @@ class SegmentWriter:
         if self._first is None:
             raise ValueError("a segment has at least one entry")
         assert self._previous.index < self._first.index <= self.last.index
+        tree = b"" if self._recorder is None else self._recorder.frame()
         named = _cluster_frame(self._cluster_id)
-        body = b"".join([*self._parts, self._compressor.flush(), named])
+        body = b"".join([*self._parts, self._compressor.flush(), tree, named])
         head = _HEAD.pack(
             self._group_id,
             *astuple(self._previous),
@@ -209,13 +235,31 @@ def read_entries(content: bytes) -> Iterator[tuple[Entry, LogPosition]]:
 
 def cluster_of_segment(content: bytes) -> str | None:
     """The cluster that a whole segment names; None for one that a build before 0.1.0 wrote."""
-    length = content[-1]
-    frame = content[-(_SKIPPED.size + length + 1) :]
+    frame = content[-_cluster_frame_bytes(content) :]
     try:
         cluster_id = frame[_SKIPPED.size : -1].decode("ascii")
     except UnicodeDecodeError:
         return None
     return cluster_id if frame == _cluster_frame(cluster_id) else None
+
+
+def tree_of_segment(content: bytes) -> TreeFrame | None:
+    """The part of the tree over the log that a segment has, or the last `frames_bytes` of one; None
+    if it has none. Raises `ObjectCorrupt` for one that cannot be."""
+    return read_frame(memoryview(content)[: -_cluster_frame_bytes(content)])
+
+
+def frames_bytes(content: bytes) -> int:
+    """How many bytes at the end of a segment hold its part of the tree, and what follows that; 0 if
+    it has none. Of the segment `content` is the end, or all."""
+    named = _cluster_frame_bytes(content)
+    size = frame_bytes(memoryview(content)[:-named])
+    return size + named if size else 0
+
+
+def _cluster_frame_bytes(content: bytes) -> int:
+    """The size of the frame with the cluster's id, if there is one at the end."""
+    return _SKIPPED.size + content[-1] + 1
 
 
 def _cluster_frame(cluster_id: str) -> bytes:

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 HASH_BYTES = 32
 EMPTY_ROOT = sha256(b"").digest()
+# What the hash of every node begins with.
+_NODE = sha256(b"\x01")
 
 
 def leaf_hash(leaf: bytes) -> bytes:
@@ -86,9 +88,17 @@ def root_of(hashes: Iterable[bytes]) -> bytes:
     level = list(hashes)
     if not level:
         return EMPTY_ROOT
+    # As `node_hash` for each pair, in three quarters of the time: there are as many as commands.
+    begun = _NODE.copy
     while len(level) > 1:
-        odd = level[-1:] if len(level) & 1 else []
-        level = [node_hash(*pair) for pair in zip(level[::2], level[1::2], strict=False)] + odd
+        above = []
+        for left, right in zip(level[::2], level[1::2], strict=False):
+            node = begun()
+            node.update(left + right)
+            above.append(node.digest())
+        if len(level) & 1:
+            above.append(level[-1])
+        level = above
     return level[0]
 
 

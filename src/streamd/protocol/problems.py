@@ -226,6 +226,11 @@ class Problem(Enum):
     PROFILE_IN_PROGRESS = 409, "another profile is being taken", "Wait for its end."
     NO_COLD_STORE = (404, 'this node has no cold store: cold.backend is "none"',
         "Configure one, or use `streamd backup save`.")
+    NO_LOG_HEAD = (409,
+        "the archived log has no tree yet, or the cluster does not know this node's key yet",
+        "Try again after the next segment of the log; all members must run this release.")
+    TOO_MANY_LOG_KEYS = (409, "a cluster has at most 256 keys for heads of the log",
+        "Keep the present key.")
     TOKEN_NOT_FOUND = 404, "no token has this id or name", "List the tokens."
     TOKEN_EXISTS = 409, "a token has this name", "Choose another name, or rotate that token."
     CANNOT_SIGN = (409,

@@ -22,6 +22,7 @@ _OLDEST_FORMAT_VERSION = 1
 
 IDENTITY = "identity.json"
 ROOT_TOKEN = "root-token"  # noqa: S105 - a file's name
+LOG_KEY_BYTES = 32
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -55,6 +56,7 @@ class DataDir:
         self.restoring = path / "restore"
         self.recovering = path / "recover"
         self.root_token = path / ROOT_TOKEN
+        self.log_key = path / "log-key"
         self._lock = lock
 
     @classmethod
@@ -127,6 +129,27 @@ class DataDir:
                 f"{self.root_token} is not a token's digest ({error}): replace it with `streamd "
                 "token bootstrap --offline`, or remove it"
             ) from error
+
+    def read_log_key(self) -> bytes | None:
+        """The private key with which the node signs heads of the log; None if it has none yet.
+        Raises `StorageFailed`."""
+        try:
+            key = self.log_key.read_bytes() if is_there(self.log_key) else None
+        except OSError as error:
+            raise StorageFailed(f"{self.log_key} cannot be read: {with_cure(error)}") from error
+        if key is not None and len(key) != LOG_KEY_BYTES:
+            raise StorageFailed(
+                f"{self.log_key} has {len(key)} bytes, and a key {LOG_KEY_BYTES}: put it back from "
+                "a copy, or remove it; then the node makes a new key"
+            )
+        return key
+
+    def write_log_key(self, key: bytes) -> None:
+        """Keep another key, durably, in the place of the present one. Raises `StorageFailed`."""
+        try:
+            write_durably(self.log_key, key, 0o600)
+        except OSError as error:
+            raise StorageFailed(f"{self.log_key} cannot be written: {with_cure(error)}") from error
 
     def _identify_as(self, identity: Identity) -> None:
         try:

@@ -29,10 +29,10 @@ def is_there(path: Path) -> bool:
     return True
 
 
-def write_durably(file: Path, content: bytes) -> None:
+def write_durably(file: Path, content: bytes, mode: int = 0o644) -> None:
     """Replace a file so that after any crash it has its old content or its new, whole."""
     fresh = file.with_name(file.name + ".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         rest = memoryview(content)
         while rest:

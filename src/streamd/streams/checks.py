@@ -17,6 +17,7 @@ from streamd.auth.tokens import MAX_TOKEN_ID, is_token_name
 from streamd.streams import keys
 from streamd.streams.bounds import MAX_SAFE_INTEGER, MAX_TOKEN_BYTES, MAX_TTL_S
 from streamd.streams.commands import (
+    AddLogKey,
     Append,
     Archived,
     BeginUpload,
@@ -78,7 +79,8 @@ TIMESTAMP = re.compile(
 
 
 def is_applicable(command: Command) -> bool:
-    """Whether the ids in a command can be those of rows. Otherwise the machine answers `INVALID`.
+    """Whether the ids in a command can be those of rows, and hashes and keys have their sizes.
+    Otherwise the machine answers `INVALID`.
 
     A row's key holds unsigned numbers, and applying a command of the log must never raise.
     """
@@ -98,6 +100,10 @@ def is_applicable(command: Command) -> bool:
             return not ends or min(stream_id, *ends) >= 0
         case ForgetPacks(packs=packs):
             return all(term >= 0 and number >= 0 for term, number in packs)
+        case Archived(position=position, tree=tree):
+            return tree is None or tree.fits(position.index)
+        case AddLogKey(key=key):
+            return key.has_sizes and key.node_id >= 0
         case _:
             return True
 
@@ -181,6 +187,9 @@ def _judged(command: Command) -> _Judged:
             return iter((("token_id", 0 <= token_id <= MAX_TOKEN_ID),))
         case SetLimits():
             return _judged_limits(command)
+        case AddLogKey():
+            # Its node has made it, and may be another than the leader.
+            return iter((("key", is_applicable(command)),))
         case _:
             return iter((("type", False),))
 

@@ -16,12 +16,14 @@ from streamd.streams.sessions import PackageStamp
 SESSIONS_FORMAT = 1
 TOKENS_FORMAT = 2
 LIMITS_FORMAT = 3
-PRODUCERS_FORMAT = LOG_FORMAT = 4
+PRODUCERS_FORMAT = 4
+TREE_FORMAT = LOG_FORMAT = 5
 ADDED_BY_FORMAT = {
     SESSIONS_FORMAT: "sessions between nodes",
     TOKENS_FORMAT: "tokens",
     LIMITS_FORMAT: "limits",
     PRODUCERS_FORMAT: "the bound on producers",
+    TREE_FORMAT: "the tree over the log",
 }
 
 

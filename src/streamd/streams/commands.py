@@ -13,9 +13,11 @@ import msgspec
 from msgspec.structs import astuple
 
 from streamd.streams.limits import Kind, Limits
+from streamd.streams.log_keys import LogKey
 from streamd.streams.model import (
     IfMatch,
     LogPosition,
+    LogTree,
     ProducerStamp,
     Scrub,
     Settings,
@@ -216,12 +218,25 @@ class Archived(msgspec.Struct, frozen=True, array_like=True, tag="archived"):
 
     `previous` was the end of the archive before. With `has_gap`, which only readers of the log use,
     entries between the two are missing: the archive continues after a checkpoint at `position`.
+    `tree` is the tree over the archived log as of `position`; without it the former tree ends.
     """
 
     term: int
     previous: LogPosition
     position: LogPosition
     has_gap: bool = False
+    tree: LogTree | None = None
+
+
+class AddLogKey(msgspec.Struct, frozen=True, array_like=True, tag="add-log-key"):
+    """A key for heads of the log becomes the `number`-th one, from 0.
+
+    Refused if another has that number by then: a key that has signed itself was the only one, or
+    found none that could vouch for it, among those that its node knew.
+    """
+
+    number: Number
+    key: LogKey
 
 
 class Scrubbed(msgspec.Struct, frozen=True, array_like=True, tag="scrubbed"):
@@ -232,7 +247,8 @@ class Scrubbed(msgspec.Struct, frozen=True, array_like=True, tag="scrubbed"):
 
 
 class RenewIncarnations(msgspec.Struct, frozen=True, array_like=True, tag="renew-incarnations"):
-    """Invalidate all earlier ETags: `base` becomes `Header.incarnation_base`.
+    """Become another cluster: `base` becomes `Header.incarnation_base`, which makes all earlier
+    ETags invalid, and the tree over the log and its keys are those of a new cluster.
 
     Only a recovery writes it, straight into the log; it is never proposed.
     """
@@ -329,6 +345,7 @@ Command = (
     | RevokeToken
     | SetLimits
     | EndProducers
+    | AddLogKey
 )
 
 
@@ -389,6 +406,7 @@ class Result(Enum):
     TOKEN_NOT_FOUND = "token-not-found"  # noqa: S105 - not a password
     TOO_MANY_TOKENS = "too-many-tokens"
     LIMITS_NOT_FOUND = "limits-not-found"
+    TOO_MANY_LOG_KEYS = "too-many-log-keys"
     TOO_MANY_LIMITS = "too-many-limits"
     BUCKET_FULL = "bucket-full"
     STREAM_FULL = "stream-full"

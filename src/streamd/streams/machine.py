@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from streamd.streams import keys, packing, producers, quotas, snapshots, tokens
 from streamd.streams.checks import in_runs, is_applicable
 from streamd.streams.commands import (
+    AddLogKey,
     Append,
     Archived,
     BeginUpload,
@@ -153,8 +154,10 @@ class Machine:
                 return packing.forget(self.state, command)
             case Archived():
                 return packing.archive(self.state, command, self._index, self._term)
+            case AddLogKey():
+                return packing.add_log_key(self.state, command)
             case RenewIncarnations():
-                self.state.header.incarnation_base = command.base
+                self.state.header.become_another(command.base)
                 return Outcome(Result.DONE)
             case Scrubbed():
                 return packing.scrub(self.state, command, self._term)

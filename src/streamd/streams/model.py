@@ -11,7 +11,9 @@ from typing import Annotated
 
 import msgspec
 
+from streamd.proofs.tree import HASH_BYTES
 from streamd.streams.content import DEFAULT_CONTENT_TYPE, media_type
+from streamd.streams.log_keys import LogKey
 from streamd.streams.offsets import START, Position
 
 
@@ -391,6 +393,29 @@ class LogPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time_ms: int = 0
 
 
+class LogTree(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The hash tree over the archived log (`proofs.tree`), up to a position of which the holder
+    knows: `nodes` are the roots of its perfect subtrees, the largest first.
+
+    Its first leaf is entry `first_index`; 0 if there is no tree.
+    """
+
+    first_index: int = 0
+    nodes: tuple[bytes, ...] = ()
+
+    def size_at(self, index: int) -> int:
+        """How many leaves it has when entry `index` is the last one."""
+        return index - self.first_index + 1
+
+    def fits(self, index: int) -> bool:
+        """Whether there is such a tree whose last leaf is entry `index`."""
+        return (
+            0 < self.first_index <= index
+            and len(self.nodes) == self.size_at(index).bit_count()
+            and all(len(node) == HASH_BYTES for node in self.nodes)
+        )
+
+
 # How many bad objects are named; further ones are only counted.
 MAX_NAMED = 16
 _Names = Annotated[
@@ -443,6 +468,8 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     other bytes. It is 0 for group 0 of a cluster that had neither.
     `scrub` is how far the leaders' reading of all objects has come, and its alarms.
     `counts` says whether buckets count the bytes of new streams: since the first quota was set.
+    `tree` is the hash tree over the archived log, whose last leaf is entry `archived.index`, and
+    `log_keys` are the keys that sign its heads, in the order in which they were added.
     """
 
     applied_index: int = 0
@@ -458,3 +485,10 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     incarnation_base: int = 0
     scrub: Scrub = Scrub()
     counts: bool = False
+    tree: LogTree = LogTree()
+    log_keys: tuple[LogKey, ...] = ()
+
+    def become_another(self, base: int) -> None:
+        """Become the header of another cluster, whose history goes on from here: `base` is its
+        `incarnation_base`, and it has signed nothing yet."""
+        self.incarnation_base, self.tree, self.log_keys = base, LogTree(), ()

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from streamd.streams import keys
 from streamd.streams.commands import (
+    AddLogKey,
     Archived,
     DropSlices,
     FlushCold,
@@ -21,7 +22,8 @@ from streamd.streams.commands import (
     Result,
     Scrubbed,
 )
-from streamd.streams.model import Blob, ColdSlice, Pack, Stream
+from streamd.streams.log_keys import MAX_LOG_KEYS, may_follow
+from streamd.streams.model import Blob, ColdSlice, LogTree, Pack, Stream
 from streamd.streams.state import State, storable
 
 
@@ -72,6 +74,22 @@ def archive(state: State, command: Archived, index: int, term: int) -> Outcome:
     if command.term != term or command.previous != header.archived or not forward:
         return Outcome(Result.STALE)
     header.archived = command.position
+    header.tree = command.tree or LogTree()
+    return Outcome(Result.DONE)
+
+
+def add_log_key(state: State, command: AddLogKey) -> Outcome:
+    """Add a key for heads of the log."""
+    header = state.header
+    known = header.log_keys
+    key = command.key
+    if key in known:
+        return Outcome(Result.DONE)
+    if command.number != len(known) or not may_follow(known, key):
+        return Outcome(Result.STALE)
+    if len(known) >= MAX_LOG_KEYS:
+        return Outcome(Result.TOO_MANY_LOG_KEYS)
+    header.log_keys = (*known, key)
     return Outcome(Result.DONE)
 
 

@@ -110,6 +110,13 @@ _QUERY: dict[str, tuple[Json, str]] = {
         {"const": "leader"},
         "Ask the leader, through this node; if it does not answer soon, this node's own report.",
     ),
+    "since": (
+        NUMBER,
+        (
+            "How many entries an earlier head has: the answer proves by `consistency` that its "
+            "tree begins with that one."
+        ),
+    ),
     "seconds": (_whole_number(1, MAX_PROFILE_S), "For how long samples are taken. Required."),
     "prefix": (TEXT, "List ids that begin with this."),
     "after": (TEXT, "List ids after this one: `next_cursor` of the previous page."),

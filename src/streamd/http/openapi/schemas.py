@@ -12,6 +12,7 @@ from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody
 from streamd.http.protocol.refusals import ErrorBody
 from streamd.http.streams.batches import BatchBody
 from streamd.http.streams.buckets import BucketBody, BucketsBody, ListingBody
+from streamd.proofs.published import PublishedHead, PublishedKey
 
 _STRUCTS = (
     ErrorBody,
@@ -32,6 +33,8 @@ _STRUCTS = (
     AllLimitsBody,
     UrlToSign,
     SignedUrl,
+    PublishedHead,
+    PublishedKey,
 )
 
 _COUNT: Json = {"type": "integer", "minimum": 0}
