@@ -42,6 +42,7 @@ _ELSEWHERE = {
     "snapshot": "streamd.commands.snapshots:snapshot",
     "tail": "streamd.commands.reading:tail",
     "token": "streamd.commands.token:token",
+    "verify": "streamd.commands.verifying:verify",
 }
 
 
