@@ -50,6 +50,7 @@ ELSEWHERE = {
     ("examples/editor/README.md", "console"): "tests/examples/test_editor.py",
     ("examples/table/README.md", "console"): "tests/examples/test_table.py",
     ("examples/usage/README.md", "console"): "tests/spark/test_example_usage.py",
+    ("examples/verify/README.md", "console"): "tests/examples/test_verify.py",
     ("examples/webhooks/README.md", "console"): "tests/examples/test_webhooks.py",
     ("man/streamd-audit.1", "man"): "tests/spark/test_audit.py",
     ("man/streamd-backup.1", "man"): "tests/backup/test_commands.py",
