@@ -22,7 +22,8 @@ def main() -> int:
     asked = parser.parse_args()
     try:
         if asked.heads:
-            heads = verify_heads(*(path.read_bytes() for path in asked.heads), asked.key)
+            old, new = (path.read_bytes() for path in asked.heads)
+            heads = verify_heads(old, new, asked.key)
             print("PROVED: the first log is the beginning of the second", *heads, sep="\n")
         else:
             proved = verify_record(asked.proof.read_bytes(), asked.key)

@@ -37,7 +37,7 @@ export async function verifyRecord(content, trusted) {
   }
   const { stream, offset: claimedOffset, record } = object(claim)
   const shown = recordOf(leaf, text(stream), integer(record))
-  return { stream, ...shown, index: entry.index, head, claimedOffset: text(claimedOffset) }
+  return { stream, ...shown, entry: entry.index, head, claimedOffset: text(claimedOffset) }
 }
 
 // One of the records that a command appends to the stream, and their content type.

@@ -59,14 +59,14 @@ class Proved(NamedTuple):
     stream: str
     record: bytes
     content_type: str | None
-    index: int
+    entry: int
     head: Head
     claimed_offset: str
 
     def __str__(self) -> str:
         record = repr(self.record.decode(errors="backslashreplace"))[1:-1]
         to = f"to {self.stream!r}, with the content type {self.content_type!r}"
-        return f"entry {self.index} appends this record {to}:\n{record}"
+        return f"entry {self.entry} appends this record {to}:\n{record}"
 
 
 def verify_record(content: bytes, trusted: str) -> Proved:

@@ -77,7 +77,7 @@ def verdict(page: Page, *contents: bytes) -> str:
 
 def test_a_proof_shows_its_record(page: Page) -> None:
     proved, record, head = verdict(page, JSON.content).splitlines()
-    expected = f"entry {JSON.index} appends this record to {JSON.stream}, as application/json:"
+    expected = f"entry {JSON.entry} appends this record to {JSON.stream}, as application/json:"
     assert proved == f"PROVED: {expected}"
     assert record == JSON.record.decode()
     assert head.endswith("at 2025-11-24T16:00:00.040Z")

@@ -44,7 +44,7 @@ class Made(NamedTuple):
     stream: str
     record: bytes
     content_type: str | None
-    index: int
+    entry: int
 
 
 class MadeLog:

@@ -41,7 +41,7 @@ def test_what_is_proved_is_printed(files: Path) -> None:
     said = streamd("verify", str(files / "json.json"), "--key", LOG.public(0)).decode()
     proved, record, head = said.splitlines()
     assert proved == (
-        f"PROVED: entry {JSON.index} appends this record to {JSON.stream!r}, with the content type "
+        f"PROVED: entry {JSON.entry} appends this record to {JSON.stream!r}, with the content type "
         "'application/json':"
     )
     assert record == JSON.record.decode()

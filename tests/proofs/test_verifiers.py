@@ -60,8 +60,8 @@ def test_every_record_of_a_log_is_proved(verifiers: Verifiers, seed: int) -> Non
     for one, answer in zip(proofs, answers, strict=True):
         assert answer is not None
         assert answer["record"] == b64encode(one.record).decode()
-        told = (answer["stream"], answer["contentType"], answer["index"])
-        assert told == (one.stream, one.content_type, one.index)
+        told = (answer["stream"], answer["contentType"], answer["entry"])
+        assert told == (one.stream, one.content_type, one.entry)
 
 
 def test_a_proof_is_small() -> None:
@@ -156,7 +156,21 @@ def test_no_field_can_be_of_another_kind(verifiers: Verifiers, data: st.DataObje
     document = json.loads(made.content)
     paths = [*fields(document), *lists(document), ("head",), ("entry",)]
     path = data.draw(st.sampled_from(paths))
-    values = [None, True, "", "AA", "AA==\n", [], {}, [None], -1, 0.5, 2**53, 2**64, 10**400]
+    values: list[Any] = [
+        None,
+        True,
+        "",
+        "AA",
+        "AA==\n",
+        [],
+        {},
+        [None],
+        -1,
+        0.5,
+        2**53,
+        2**64,
+        10**400,
+    ]
     value = data.draw(st.sampled_from([one for one in values if one != value_at(document, path)]))
     answer = verifiers.record(encoded(put(document, path, value)), made.trusted)
     assert answer is None or is_unproved(path)
@@ -184,7 +198,7 @@ def test_no_part_can_be_from_another_proof(verifiers: Verifiers, data: st.DataOb
     if document[part] != donor[part]:
         answer = verifiers.record(encoded(mixed), made.trusted)
         assert answer is None or (part == "claim" and answer["stream"] == made.stream)
-    size = made.index - LOG.first_index
+    size = made.entry - LOG.first_index
     earlier = LOG.head(data.draw(st.integers(1, size))) if size else OTHER_LOG.head()
     for head in (earlier, OTHER_LOG.head(), MadeLog(9).head()):
         assert verifiers.record(encoded({**document, "head": head}), made.trusted) is None

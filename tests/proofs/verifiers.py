@@ -55,19 +55,19 @@ class Verifiers:
         return answers
 
 
-def python(what: str, trusted: str, *files: bytes) -> Answer | None:
+def python(what: str, trusted: str, content: bytes, later: bytes = b"") -> Answer | None:
     """What the verifier in Python answers, in the form of JavaScript's answer."""
     try:
         if what == "heads":
-            return {"heads": [_shown(head) for head in verify_heads(*files, trusted)]}
-        proved = verify_record(*files, trusted)
+            return {"heads": [_shown(head) for head in verify_heads(content, later, trusted)]}
+        proved = verify_record(content, trusted)
     except NotProved:
         return None
     return {
         "stream": proved.stream,
         "record": _base64(proved.record),
         "contentType": proved.content_type,
-        "index": proved.index,
+        "entry": proved.entry,
         "head": _shown(proved.head),
         "claimedOffset": proved.claimed_offset,
     }

@@ -6,7 +6,7 @@ this format; docs/proofs.md describes it.
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -39,8 +39,8 @@ class ShownCommand(msgspec.Struct, frozen=True):
     """A command of the entry, and the path from it to the root over all of them."""
 
     number: int
-    bytes: bytes
-    path: list[bytes]
+    content: bytes = msgspec.field(name="bytes")
+    path: list[bytes] = []
 
 
 class RecordProof(
@@ -55,7 +55,7 @@ class RecordProof(
     head: H
 
 
-class FoundEntry(NamedTuple):
+class FoundEntry(msgspec.Struct, frozen=True):
     """An entry of the log that holds commands."""
 
     index: int
