@@ -25,9 +25,9 @@ ENTRIES = 300
 
 
 class Place(NamedTuple):
-    """A record of a command, by the entry's index and the command's number."""
+    """A record of a command, by the index of the entry and the command's number."""
 
-    index: int
+    entry: int
     number: int
     record: int
 
@@ -98,7 +98,7 @@ def test_a_trace_may_begin_with_the_rows_of_a_state(seed: int) -> None:
                 late += 1
             else:
                 is_created_later = stream.created_ms >= log.log[begin].now_ms
-                assert is_created_later or appended(log, stream, record).index <= begin
+                assert is_created_later or appended(log, stream, record).entry <= begin
                 early += 1
     assert early
     assert late

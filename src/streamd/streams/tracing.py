@@ -47,12 +47,12 @@ _FLUSH_BYTES = 4 * 1024 * 1024
 class FoundCommand(NamedTuple):
     """A command of an entry, and which of its records was looked for, both counted from 0.
 
-    `data` is its records, end to end; in the stream they begin at `begin`.
+    `data` is that record, which begins at `at` in the stream.
     """
 
     number: int
     record: int
-    begin: Position
+    at: Position
     data: bytes
 
 
@@ -60,7 +60,7 @@ class Trace:
     """One stream on its way through the log, up to a record."""
 
     def __init__(self, key: bytes, stream: Stream, record: int, incarnation_base: int) -> None:
-        """`stream` is a copy of the stream as it is now, whose own record `record` is looked for.
+        """`stream` has the present fields of the stream that owns the record `record`.
 
         Begin with the first entry of the log, with the one after rows that were loaded, or with any
         before the one that created the stream.
@@ -109,7 +109,7 @@ class Trace:
         return self._found(commands, outcomes)
 
     def _narrowed(self, command: Command, now_ms: int) -> Command:
-        """The command as far as it is about the stream."""
+        """The command, or one that does nothing if it cannot change where the stream ends."""
         match command:
             case Append(key=self._key) | Delete(key=self._key) | EndProducers(key=self._key):
                 return command
@@ -153,13 +153,16 @@ class Trace:
         self, commands: Sequence[Command], outcomes: Sequence[Outcome]
     ) -> FoundCommand | None:
         for number, (command, outcome) in enumerate(zip(commands, outcomes, strict=True)):
-            if isinstance(command, Append | Create) and command.lengths:
-                if outcome.result not in (Result.APPENDED, Result.CREATED):
-                    continue
-                end = outcome.tail
-                begin = Position(end.record - len(command.lengths), end.byte - len(command.data))
-                if begin.record <= self._record < end.record:
-                    return FoundCommand(number, self._record - begin.record, begin, command.data)
+            if not isinstance(command, Append | Create):
+                continue
+            lengths, end = command.lengths, outcome.tail
+            first = self._record - end.record + len(lengths)
+            is_done = outcome.result in (Result.APPENDED, Result.CREATED)
+            if is_done and 0 <= first < len(lengths):
+                begin = sum(lengths[:first])
+                at = Position(self._record, end.byte - len(command.data) + begin)
+                data = command.data[begin : begin + lengths[first]]
+                return FoundCommand(number, first, at, data)
         return None
 
     def _forget_bytes(self) -> None:
