@@ -13,8 +13,14 @@ import trio
 from streamd.backup.log_heads import LogHeads
 from streamd.backup.record_search import RecordSearch, SoughtRecord, Unprovable
 from streamd.node.reads import Reads
-from streamd.proofs.record_proofs import Claim, prove
+from streamd.objectstore.errors import ObjectCorrupt
+from streamd.proofs.heads import parse_head
+from streamd.proofs.leaves import entry_hash
+from streamd.proofs.published import PublishedHead
+from streamd.proofs.record_proofs import Claim, FoundEntry, prove
+from streamd.proofs.tree import root_above
 from streamd.protocol.problems import Problem
+from streamd.raft.messages import EntryKind
 from streamd.streams.chunks import Window
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
@@ -74,6 +80,7 @@ class Prover:
         if proved is None:
             raise Unprovable(f"entry {found.entry.index} is older than the log's tree")
         head, path = proved
+        await target.run_blocking(_check, found.entry, path, head)
         bucket, _, name = sought.key.decode().partition("\0")
         claim = Claim(f"{bucket}/{name}", sought.at.token().decode(), found.command.record)
         return await target.run_blocking(
@@ -98,3 +105,13 @@ class Prover:
                 break
             key, stream = fork.source, copy(source)
         raise Unprovable("the stream that appended the record is gone, and its fork remains")
+
+
+def _check(entry: FoundEntry, path: list[bytes], published: PublishedHead) -> None:
+    """Raises `ObjectCorrupt` for a path that does not lead to the head's root: what was read from
+    the store is not what was archived."""
+    head = parse_head(published.note.rpartition("\n\n")[0] + "\n")
+    payload, kind = entry.payload, EntryKind.COMMANDS
+    leaf = entry_hash(entry.index, entry.term, kind, payload, has_commands=True)
+    if root_above(leaf, entry.index - head.first_index, head.size, path) != head.root:
+        raise ObjectCorrupt("the archived log is not the one whose tree the cluster has made")
