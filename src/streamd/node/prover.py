@@ -10,6 +10,7 @@ from copy import copy
 
 import trio
 
+from streamd.backup.checkpoints import ArchiveTarget
 from streamd.backup.log_heads import LogHeads
 from streamd.backup.record_search import RecordSearch, SoughtRecord, Unprovable
 from streamd.node.reads import Reads
@@ -35,7 +36,8 @@ _MAX_FORKS = 1000
 class Prover:
     """Makes one proof at a time."""
 
-    def __init__(self, heads: LogHeads, reads: Reads) -> None:
+    def __init__(self, target: ArchiveTarget, heads: LogHeads, reads: Reads) -> None:
+        self._target = target
         self._heads = heads
         self._reads = reads
         self._one_at_a_time = trio.Lock()
@@ -57,7 +59,7 @@ class Prover:
             self._one_at_a_time.release()
 
     async def _prove(self, key: bytes, stream: Stream, at: Position) -> bytes:
-        target = self._heads.target
+        target = self._target
         header = target.group.state.header
         archived = header.archived
         if self._heads.newest() is None:
