@@ -120,7 +120,7 @@ async def test_the_records_of_a_stream_that_is_older_than_the_archive_are_proved
             await proved(node, Position(0, 0))
 
 
-async def test_a_search_that_takes_too_long_is_given_up(
+async def test_a_search_that_takes_too_long_is_ended(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cold, _ = place

@@ -112,9 +112,7 @@ class Node:
         self.cold_tier = self._cold_tier(cold, self.cold_config, random)
         reader = ColdReader(None) if self.cold_tier is None else self.cold_tier.reader
         self.reads = Reads(state, stores.state, reader, run_blocking)
-        self.prover: Prover | None = None
-        if self.archive is not None:
-            self.prover = Prover(self.archive.target, self.archive.heads, self.reads)
+        self.prover = None if self.archive is None else Prover(self.archive, self.reads)
         self.foresight = Foresight(self.group, self.reads)
         self.lookup = PositionLookup(self.group, self.reads, self.foresight)
         self.blobs = Blobs(state, stores.state, reader, run_blocking)

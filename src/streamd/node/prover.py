@@ -10,8 +10,7 @@ from copy import copy
 
 import trio
 
-from streamd.backup.checkpoints import ArchiveTarget
-from streamd.backup.log_heads import LogHeads
+from streamd.backup.archive import Archive
 from streamd.backup.record_search import RecordSearch, SoughtRecord, Unprovable
 from streamd.node.reads import Reads
 from streamd.objectstore.errors import ObjectCorrupt
@@ -36,9 +35,9 @@ _MAX_FORKS = 1000
 class Prover:
     """Makes one proof at a time."""
 
-    def __init__(self, target: ArchiveTarget, heads: LogHeads, reads: Reads) -> None:
-        self._target = target
-        self._heads = heads
+    def __init__(self, archive: Archive, reads: Reads) -> None:
+        self._target = archive.target
+        self._heads = archive.heads
         self._reads = reads
         self._one_at_a_time = trio.Lock()
 
@@ -110,7 +109,7 @@ class Prover:
 
 
 def _check(entry: FoundEntry, path: list[bytes], published: PublishedHead) -> None:
-    """Raises `ObjectCorrupt` for a path that does not lead to the head's root: what was read from
+    """Raises `ObjectCorrupt` for a path to another root than that of the head: what was read from
     the store is not what was archived."""
     head = parse_head(published.note.rpartition("\n\n")[0] + "\n")
     payload, kind = entry.payload, EntryKind.COMMANDS
