@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from streamd.streams.codec import Batch, encode_batch
-from streamd.streams.commands import Append, Command, Create, Result, SetLimits
+from streamd.streams.commands import Append, Command, Create, Delete, Result, SetLimits
 from streamd.streams.limits import Limits
 from streamd.streams.model import Settings, Stream
 from streamd.streams.tracing import Trace
@@ -140,6 +140,25 @@ def test_a_record_that_a_quota_moved_is_found_in_the_wrong_place() -> None:
     places = [trace.apply(index, 1, driver.now_ms, payload) for index, payload in log]
     command = next(place for place in places if place is not None)
     assert command.data == b"long"
+
+
+def test_a_fork_may_end_in_a_trace_without_its_source_and_its_snapshot() -> None:
+    """Which happens if the trace is wrong about it."""
+    driver = Driver()
+    driver.create("source")
+    driver.append(b"one", "source")
+    driver.fork("s", "source")
+    driver.append(b"two", "s")
+    stream = driver.state.streams.get(key("s"))
+    assert stream is not None
+    driver.publish(b"a snapshot", stream.tail, "s")
+    driver.fork("fork", "s")
+    driver.flush()
+    trace = Trace(key("s"), copy(stream), 2, 0)
+    trace.load(driver.store.rows.items())
+    assert trace.begins_before_record()
+    commands: list[Command] = [Delete(key("s")), Append(key("s"), TEXT, b"three", [5])]
+    assert trace.apply(100, 1, driver.now_ms, encode_batch(Batch(0, commands))) is None
 
 
 def test_memory_does_not_grow_with_the_records() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from streamd.streams import keys
@@ -31,7 +32,7 @@ from streamd.streams.commands import (
     Touch,
 )
 from streamd.streams.machine import Machine
-from streamd.streams.model import Bucket, ForkRequest, Stream
+from streamd.streams.model import Bucket, ForkRequest, Settings, Stream
 from streamd.streams.offsets import Position
 from streamd.streams.rows_in_memory import RowsInMemory
 from streamd.streams.sessions import WriteSession
@@ -66,6 +67,8 @@ class Trace:
         before the one that created the stream.
         """
         self._key = key
+        # With its length, so that a key is not mistaken for another that it begins.
+        self._packed_key = msgspec.msgpack.encode(key)
         self._stream = stream
         self._record = record
         # Whether sessions that were opened before the first entry are known.
@@ -88,13 +91,20 @@ class Trace:
         known = self._state.streams.get(self._key)
         if known is None or known.stream_id != self._stream.stream_id:
             return False
+        # The rows to which these refer are not here.
+        known.settings, known.snapshot, known.forks = self._own_settings, None, 0
+        self._state.streams.put(self._key, known)
         return known.records <= self._record
+
+    @property
+    def _own_settings(self) -> Settings:
+        return replace(self._stream.settings, fork=None)
 
     def apply(self, index: int, term: int, now_ms: int, payload: bytes) -> FoundCommand | None:
         """Apply entry `index`, which holds commands, at log time `now_ms`; returns the command
         that appended the record, if it is in there. Raises one of `UNDECODABLE`."""
         self._knows_sessions = self._knows_sessions or index == 1
-        if self._key not in payload and _OF_SESSIONS not in payload:
+        if self._packed_key not in payload and _OF_SESSIONS not in payload:
             return None
         batch = decode_batch(payload)
         commands = [self._narrowed(command, now_ms) for command in batch.commands]
@@ -128,7 +138,7 @@ class Trace:
         at = stream.fork_point
         source = replace(
             stream,
-            settings=replace(settings, fork=None),
+            settings=self._own_settings,
             touched_ms=stream.created_ms,
             records=at.record,
             size=at.byte,
