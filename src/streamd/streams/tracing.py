@@ -151,13 +151,11 @@ class Trace:
         return replace(command, settings=settings, finding=None, implicit_bucket=True)
 
     def _guess_sessions(self, batch: Batch) -> None:
-        """Sessions that were opened before the trace began are seen by what refers to them."""
-        opened = [(one.node_id, one.replaces) for one in batch.commands if type(one) is OpenSession]
-        stamped = [(stamp.node_id, stamp.session_id) for stamp in batch.packages]
-        for node_id, session_id in opened + stamped:
-            key = keys.number(node_id)
-            if session_id and self._state.sessions.get(key) is None:
-                self._state.sessions.put(key, WriteSession(session_id, 0))
+        """A session that was opened before the trace began is seen by its first package."""
+        for stamp in batch.packages:
+            key = keys.number(stamp.node_id)
+            if self._state.sessions.get(key) is None:
+                self._state.sessions.put(key, WriteSession(stamp.session_id, 0))
 
     def _found(
         self, commands: Sequence[Command], outcomes: Sequence[Outcome]
