@@ -168,6 +168,25 @@ async def test_an_entry_that_is_no_longer_archived_is_missing(archive: Archive) 
     assert await tree.node(FIRST_INDEX, Place(0, 0)) == LEAVES[0]
 
 
+@pytest.mark.parametrize("removed", [1, 2, 3])
+async def test_paths_of_the_entries_that_are_kept_survive_the_others(
+    archive: Archive, removed: int
+) -> None:
+    """Retention removes the oldest segments."""
+    parts = segments([100, 300, 1, 255, 444])
+    archive.put(parts[removed:])
+    tree, now = archive.tree(), grown(1100)
+    begin = sum([100, 300, 1][:removed])
+    for number in (begin, begin + 1, 511, 512, 700, 1099):
+        expected = path_of(inclusion(number, 1100), perfect_root)
+        assert await tree.inclusion(FIRST_INDEX + number, now, FIRST_INDEX + 1099) == expected
+    for old in (begin, begin + 1, 1023, 1100):
+        expected = path_of(consistency(old, 1100), perfect_root)
+        assert await tree.consistency(old, now, FIRST_INDEX + 1099) == expected
+    with pytest.raises(ObjectMissing):
+        await tree.inclusion(FIRST_INDEX + begin - 2, now, FIRST_INDEX + 1099)
+
+
 async def test_the_tree_in_the_state_is_the_one_over_the_archived_log(tmp_path: Path) -> None:
     cold, _ = cold_in(tmp_path / "cold")
     random = Random(2)

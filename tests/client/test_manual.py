@@ -14,9 +14,10 @@ from streamd.process import exits
 
 MANUAL = Path(__file__).parents[2] / "man" / "streamd-client.1"
 COMMANDS = (
-    "create", "append", "read", "tail", "head", "close", "delete", "fork", "list",
+    "create", "append", "read", "tail", "head", "close", "delete", "fork", "list", "prove",
     "snapshot publish", "snapshot read", "bootstrap",
 )  # fmt: skip
+WITHOUT_JSON = ("delete", "prove", "snapshot publish", "snapshot read")
 OF_ALL = {"--url", "--cacert", "--cert", "--token-file", "--retry-for", "--json"}
 
 
@@ -58,7 +59,7 @@ def test_each_command_has_a_section() -> None:
     }
     servers = (
         "serve", "recover", "cluster", "cold", "backup", "restore", "token", "limits", "sign",
-        "config", "log-head", "log-key",
+        "config", "log-head", "log-key", "verify",
     )  # fmt: skip
     server = {name for name in all_of_them if name.startswith(servers)}
     assert all_of_them - server == {*COMMANDS, "completion"}
@@ -75,7 +76,7 @@ def test_a_section_lists_the_options_its_command_has(words: str) -> None:
 
 def test_every_command_has_the_common_options() -> None:
     for words in COMMANDS:
-        without = {"--json"} if words in ("delete", "snapshot publish", "snapshot read") else set()
+        without = {"--json"} if words in WITHOUT_JSON else set()
         assert options(words) >= OF_ALL - without
 
 

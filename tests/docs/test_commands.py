@@ -38,6 +38,7 @@ ELSEWHERE = {
     ("docs/audit.md", "console"): "tests/spark/test_audit.py",
     ("docs/backup-and-restore.md", "console"): "tests/backup/test_commands.py",
     ("docs/formats.md", "hex"): "tests/spark/test_formats_page.py",
+    ("docs/proofs.md", "python"): "tests/docs/test_commands.py",
     ("docs/python.md", "python"): "tests/client/test_documentation.py",
     ("docs/spark-cold-store.md", "python"): "tests/spark/test_sources.py",
     ("docs/spark-cold-store.md", "sh"): "tests/spark/test_standalone.py",
@@ -50,6 +51,7 @@ ELSEWHERE = {
     ("examples/editor/README.md", "console"): "tests/examples/test_editor.py",
     ("examples/table/README.md", "console"): "tests/examples/test_table.py",
     ("examples/usage/README.md", "console"): "tests/spark/test_example_usage.py",
+    ("examples/verify/README.md", "console"): "tests/examples/test_verify.py",
     ("examples/webhooks/README.md", "console"): "tests/examples/test_webhooks.py",
     ("man/streamd-audit.1", "man"): "tests/spark/test_audit.py",
     ("man/streamd-backup.1", "man"): "tests/backup/test_commands.py",
@@ -171,6 +173,17 @@ def test_operations_of_the_cold_store_do_what_the_page_shows(tmp_path: Path) -> 
         run("docs/operations.md", shell, wanted="streamd (cold|log-)")
 
 
+def test_a_proof_is_made_and_verified_as_the_page_shows(tmp_path: Path) -> None:
+    cold = {"STREAMD_COLD_BACKEND": "fs", "STREAMD_COLD_FS_PATH": str(tmp_path / "cold")}
+    with beside_a_server(tmp_path, **cold) as shell:
+        with Client(shell.url) as client:
+            wait_until(lambda: has_head(client), "the first head is signed")
+        run("docs/proofs.md", shell)
+    by_hand = [sys.executable, "-c", found_in("docs/proofs.md", "python")[0].text]
+    done = subprocess.run(by_hand, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "the same root\n", done.stderr
+
+
 def test_the_python_of_the_readme_follows_the_stream_until_it_is_closed(tmp_path: Path) -> None:
     program = found_in("README.md", "python")[0].text
     with ServerProcess(tmp_path / "data") as server, Client(server.url) as client:
@@ -219,6 +232,7 @@ def test_no_code_block_is_left_out() -> None:
     run: Mapping[str, str] = {
         **dict.fromkeys(ON_A_SERVER + WITHOUT_A_SERVER + NAMED_ONLY, "here"),
         "docs/operations.md": "here",
+        "docs/proofs.md": "here",
     }
     left_out = []
     for page in pages():

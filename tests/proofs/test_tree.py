@@ -102,6 +102,8 @@ def test_paths_are_those_of_the_rfc(size: int) -> None:
     for number in range(size):
         path = tree.path_of(tree.inclusion(number, size), places.__getitem__)
         assert path == rfc_path(number, leaves(size))
+        hashed = places[Place(0, number)]
+        assert tree.root_above(hashed, number, size, path) == rfc_root(leaves(size))
     for old in range(1, size + 1):
         path = tree.path_of(tree.consistency(old, size), places.__getitem__)
         assert path == rfc_subproof(old, leaves(size), whole=True)

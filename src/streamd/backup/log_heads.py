@@ -72,10 +72,22 @@ class LogHeads:
         tree, archived, head = header.tree, header.archived, self.newest()
         if head is None:
             return None
+        path = await self._tree().consistency(size, tree, archived.index)
+        return replace(head, consistency=[b64encode(one).decode() for one in path])
+
+    async def with_entry(self, index: int) -> tuple[PublishedHead, list[bytes]] | None:
+        """As `newest`, with the path from an entry of its log to its root; None if its tree does
+        not have the entry. Raises `ColdError`."""
+        header = self._target.group.state.header
+        tree, archived, head = header.tree, header.archived, self.newest()
+        if head is None or not tree.first_index <= index <= archived.index:
+            return None
+        return head, await self._tree().inclusion(index, tree, archived.index)
+
+    def _tree(self) -> StoredTree:
         if self._stored is None:
             self._stored = StoredTree(self._target.objects, self._target.run_blocking)
-        path = await self._stored.consistency(size, tree, archived.index)
-        return replace(head, consistency=[b64encode(one).decode() for one in path])
+        return self._stored
 
     async def make_round(self) -> None:
         """Put the newest head into the store if it is not there yet. Runs on the leader, after the

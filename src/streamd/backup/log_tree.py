@@ -91,10 +91,13 @@ class StoredTree:
             return await self._node(first_index, place)
 
     async def _node(self, first_index: int, place: Place) -> bytes:
+        last = first_index + ((place.number + 1) << place.level) - 1
+        removed = await self._removed(first_index, place, last)
+        if removed is not None:
+            return removed
         if place.level == 0:
             return await self._leaf(first_index + place.number)
         if place.level >= TILE_LEVEL:
-            last = first_index + ((place.number + 1) << place.level) - 1
             frame = await self._frame(await self._segment(last))
             is_there = frame is not None and frame.first_index == first_index
             tile = frame.tile(place) if frame is not None and is_there else None
@@ -103,6 +106,20 @@ class StoredTree:
         left = await self._node(first_index, Place(place.level - 1, 2 * place.number))
         right = await self._node(first_index, Place(place.level - 1, 2 * place.number + 1))
         return node_hash(left, right)
+
+    async def _removed(self, first_index: int, place: Place, last: int) -> bytes | None:
+        """The root of a subtree whose last leaf is older than all segments, if the oldest one
+        begins with it: paths from entries that retention has left need it."""
+        if self._catalog is None:
+            self._catalog = await self._objects.log()
+        oldest = next(iter(self._catalog.segments), None)
+        if oldest is None or last >= oldest.parsed.first_index:
+            return None
+        frame = await self._frame(oldest)
+        if frame is None or frame.first_index != first_index:
+            return None
+        before = perfect(Range(0, frame.begin - first_index))
+        return dict(zip(before, frame.nodes, strict=True)).get(place)
 
     async def _leaf(self, index: int) -> bytes:
         segment = await self._segment(index)

@@ -35,6 +35,7 @@ _ELSEWHERE = {
     "list": "streamd.commands.managing:list_streams",
     "log-head": "streamd.commands.log_heads:log_head",
     "log-key": "streamd.commands.log_heads:log_key",
+    "prove": "streamd.commands.proving:prove",
     "read": "streamd.commands.reading:read",
     "recover": "streamd.commands.recover:recover",
     "restore": "streamd.commands.backup:restore_command",
@@ -42,6 +43,7 @@ _ELSEWHERE = {
     "snapshot": "streamd.commands.snapshots:snapshot",
     "tail": "streamd.commands.reading:tail",
     "token": "streamd.commands.token:token",
+    "verify": "streamd.commands.verifying:verify",
 }
 
 

@@ -32,6 +32,7 @@ from streamd.node.blobs import Blobs
 from streamd.node.disk_guard import DiskGuard, DiskSpace, disk_space
 from streamd.node.foresight import Foresight
 from streamd.node.position_lookup import PositionLookup
+from streamd.node.prover import Prover
 from streamd.node.reads import Reads
 from streamd.process.metrics import Metrics
 from streamd.process.threads import OneThread, RunBlocking
@@ -111,6 +112,7 @@ class Node:
         self.cold_tier = self._cold_tier(cold, self.cold_config, random)
         reader = ColdReader(None) if self.cold_tier is None else self.cold_tier.reader
         self.reads = Reads(state, stores.state, reader, run_blocking)
+        self.prover = None if self.archive is None else Prover(self.archive, self.reads)
         self.foresight = Foresight(self.group, self.reads)
         self.lookup = PositionLookup(self.group, self.reads, self.foresight)
         self.blobs = Blobs(state, stores.state, reader, run_blocking)

@@ -156,6 +156,14 @@ def path_of(ranges: Iterable[Range], node: Callable[[Place], bytes]) -> list[byt
     return [folded([node(place) for place in perfect(within)]) for within in ranges]
 
 
+def root_above(hashed: bytes, number: int, size: int, path: Sequence[bytes]) -> bytes:
+    """The root of a tree of `size` leaves to which the path of leaf `number` leads."""
+    for within, other in zip(inclusion(number, size), path, strict=True):
+        is_left = within.end <= number
+        hashed = node_hash(other, hashed) if is_left else node_hash(hashed, other)
+    return hashed
+
+
 def _split(size: int) -> int:
     """How many leaves are left of the root: the largest power of two smaller than `size`."""
     return 1 << ((size - 1).bit_length() - 1)

@@ -192,6 +192,19 @@ class Problem(Enum):
         "the stream is not in a state that If-Match names, or is in one that If-None-Match names",
         "Read the stream, and decide again.", "ETag", *_STATE)
 
+    # -- proofs -----------------------------------------------------------------------------------
+
+    NO_RECORD = (404, "no record begins at this offset yet: it is the stream's tail",
+        "Append, or name the offset at which the record begins.")
+    NOT_PROVABLE = (409, "the archived log does not show which command appended the record",
+        "The message says why; proofs.md lists the cases.")
+    NOT_ARCHIVED = (503, "the record is not in the archived log yet",
+        "Try again after `Retry-After`: the log is archived every few seconds.", _RETRY)
+    PROOF_IN_PROGRESS = (503, "this node is making another proof",
+        "Try again after `Retry-After`, or ask another node.", _RETRY)
+    PROOF_TIMEOUT = (503, "the log is too long to find the record in time",
+        "Try again when the node and the object store have less to do.", "Retry-After: 60")
+
     # -- buckets and snapshots --------------------------------------------------------------------
 
     BUCKET_EXISTS = 409, "the bucket exists", "Use it, or choose another name."

@@ -102,6 +102,13 @@ _QUERY: dict[str, tuple[Json, str]] = {
             "with a comma after each that its length counts. Not with `live`."
         ),
     ),
+    "proof": (
+        {"const": "record"},
+        (
+            "Answer with a proof, in JSON, that the first record of the read is in the archived "
+            "log. Not with `live` or `framing`."
+        ),
+    ),
     "consistency": (
         {"enum": ["linearizable", "local"], "default": "linearizable"},
         "`local` reads this node's state, which may lag, without asking the leader.",

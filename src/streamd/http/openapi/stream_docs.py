@@ -55,9 +55,19 @@ _READ_QUERY = (
     "timeout",
     "max_bytes",
     "framing",
+    "proof",
     "consistency",
 )
 _READ_ERRORS = ("400 INVALID_REQUEST", "400 INVALID_OFFSET", *FOUND, *COLD, *SERVER)
+_PROOF_ERRORS = (
+    "404 NO_COLD_STORE",
+    "404 NO_RECORD",
+    "409 NO_LOG_HEAD",
+    "409 NOT_PROVABLE",
+    "503 NOT_ARCHIVED",
+    "503 PROOF_IN_PROGRESS",
+    "503 PROOF_TIMEOUT",
+)
 _DUPLICATE = "or the producer's request was a duplicate"
 
 CREATE = Operation(
@@ -139,7 +149,7 @@ READ = Operation(
                 "Vary?",
             ),
             {
-                "application/json": {"schema": {"type": "array"}},
+                "application/json": {"schema": {"type": ["array", "object"]}},
                 "text/event-stream": {"schema": {}},
                 "*/*": {"schema": {}},
             },
@@ -156,7 +166,7 @@ READ = Operation(
         ),
         304: _NOT_MODIFIED,
     },
-    ("410 STREAM_OFFSET_GONE", "503 TOO_MANY_READERS", *_READ_ERRORS),
+    ("410 STREAM_OFFSET_GONE", "503 TOO_MANY_READERS", *_READ_ERRORS, *_PROOF_ERRORS),
     (*_READ_QUERY, "If-None-Match", "Accept-Encoding"),
 )
 HEAD = Operation(

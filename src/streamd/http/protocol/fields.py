@@ -65,7 +65,8 @@ class Live(Enum):
 class ReadQuery(NamedTuple):
     """The parameters of a read. `at` is None for ``offset=now``; `local` reads this node's state
     without asking the leader for a later one. `record` replaces the offset by a record's number;
-    `framed` asks for records with their lengths. A kept answer is found by all of it."""
+    `framed` asks for records with their lengths, `proof` for a proof of the first one. A kept
+    answer is found by all of it."""
 
     at: Position | None = START
     live: Live | None = None
@@ -75,6 +76,7 @@ class ReadQuery(NamedTuple):
     local: bool = False
     record: int | None = None
     framed: bool = False
+    proof: bool = False
 
     def window(self, at: Position) -> Window:
         """What it asks for of the records from `at` on."""
@@ -244,6 +246,11 @@ def _read_query(query: bytes) -> ReadQuery:
         raise Problem.INVALID_REQUEST.error("framing must be lengths")
     if framing is not None and live is not None:
         raise Problem.INVALID_REQUEST.error("framing and live cannot be combined")
+    proof = given.get(b"proof")
+    if proof not in (None, b"record"):
+        raise Problem.INVALID_REQUEST.error("proof must be record")
+    if proof is not None and (live is not None or framing is not None):
+        raise Problem.INVALID_REQUEST.error("proof cannot be combined with live or framing")
     max_bytes = PIECE_BYTES
     if most is not None:
         max_bytes = max(1, whole_number(most, "max_bytes", MAX_READ_BYTES))
@@ -259,6 +266,7 @@ def _read_query(query: bytes) -> ReadQuery:
         is_local(given),
         None if record is None else whole_number(record, "record", MAX_SAFE_INTEGER),
         framing is not None,
+        proof is not None,
     )
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from streamd.audit_trail.trail import AuditUnavailable
 from streamd.auth.scopes import ScopeError
+from streamd.backup.record_search import Unprovable
 from streamd.backup.saving import BackupInProgress, NoSuchBackup
 from streamd.config.settings import ConfigError
 from streamd.group.proposals import DiskLow, NotAMember, OutcomeUnknown, Unavailable
@@ -18,7 +19,7 @@ from streamd.streams.content import UNDECODABLE
 _JSON = msgspec.json.Encoder()
 _ERROR_HEAD = b"Content-Type: application/json\r\nCache-Control: no-store\r\n"
 # What the handlers of streams and buckets raise instead of an answer.
-REFUSALS = (ProblemError, Unavailable, OutcomeUnknown, ColdError)
+REFUSALS = (ProblemError, Unavailable, OutcomeUnknown, ColdError, Unprovable)
 # Of the classes of an exception the first counts that is here.
 _PROBLEMS: dict[type[Exception], Problem] = {
     Unavailable: Problem.UNAVAILABLE,
@@ -27,6 +28,7 @@ _PROBLEMS: dict[type[Exception], Problem] = {
     ColdError: Problem.COLD_UNAVAILABLE,
     ObjectMissing: Problem.COLD_DATA_DAMAGED,
     ObjectCorrupt: Problem.COLD_DATA_DAMAGED,
+    Unprovable: Problem.NOT_PROVABLE,
     AuditUnavailable: Problem.AUDIT_UNAVAILABLE,
     BackupInProgress: Problem.BACKUP_IN_PROGRESS,
     NoSuchBackup: Problem.BACKUP_NOT_FOUND,

@@ -94,7 +94,7 @@ def _metadata(service: Service, request: Request, stream: Stream) -> Response:
 def begin_read(service: Service, request: Request, route: StreamRoute) -> Response | Parked | None:
     """GET of records in memory, and long-poll. None leaves it to `read`."""
     query = fields.read_query(request.query)
-    if query.live is Live.SSE or query.record is not None or query.framed:
+    if query.live is Live.SSE or query.record is not None or query.framed or query.proof:
         return None
     stream = service.find_now(route, local=query.local)
     if not isinstance(stream, Stream):
@@ -169,6 +169,8 @@ async def read(
         if isinstance(found, Response):
             return found
         at = found
+    if query.proof:
+        return await _prove(service, route, stream, at)
     if query.live is Live.SSE:
         return await tail_by_sse(service, request, route, stream, at, query.cursor)
     if query.live is Live.LONG_POLL and at == stream.tail:
@@ -176,6 +178,20 @@ async def read(
     if query.live is None and query.at is None:
         return _now(stream)
     return await _catch_up(service, request, stream, at, query)
+
+
+async def _prove(service: Service, route: StreamRoute, stream: Stream, at: Position) -> Response:
+    """A proof of the record at an offset."""
+    prover = service.node.prover
+    if prover is None:
+        raise Problem.NO_COLD_STORE.error()
+    try:
+        proof = await prover.prove(route.key, stream, at)
+    except OffsetMismatch:
+        raise Problem.INVALID_OFFSET.error("offset is not an offset of this stream") from None
+    except OffsetGone as gone:
+        return offset_gone(gone.earliest)
+    return Response(200, b"Content-Type: application/json\r\n" + _NO_STORE, proof)
 
 
 def _wait_at_tail(
