@@ -49,7 +49,8 @@ def row(what: int, first: int, end: int, **more: object) -> Row:
         "end_record": end,
         "end_byte": end * RECORD_BYTES,
         "object": f"pack {first}" if what == SLICE else None,
-        "is_newest": True,
+        "since": None if what == APPEND else 1,
+        "until": None if what == APPEND else 1,
         "appends": appended(first, end) if what == APPEND else None,
         "digests": None if what == STREAM else digests(first, end),
         "name": "agents/chat",
@@ -68,7 +69,7 @@ def appends(end: int, first: int = 0) -> list[Row]:
 
 def judged(rows: Sequence[Row], *, has_log: bool = True) -> list[Finding]:
     ordered = sorted(rows, key=lambda r: (r.group, r.stream_id, r.start_record, r.what))
-    return list(judge_streams(ordered, CLUSTER, has_log=has_log))
+    return list(judge_streams(ordered, CLUSTER, {0: [200, 400]}, has_log=has_log))
 
 
 def kinds(rows: Sequence[Row], *, has_log: bool = True) -> list[str]:
@@ -105,17 +106,31 @@ def test_trimmed_records_may_be_absent() -> None:
 
 
 def test_slices_of_older_states_do_not_overlap_with_the_newest() -> None:
-    older = row(SLICE, 0, 7, is_newest=False)
-    assert kinds([*WHOLE, older]) == []
+    assert kinds([*WHOLE, row(SLICE, 0, 7, since=0, until=0)]) == []
+
+
+def test_the_records_of_every_state_are_covered() -> None:
+    """The older state has fewer records, in other slices."""
+    older = row(STREAM, -1, 7, start_byte=0, end_byte=0, since=0, until=0)
+    slices = [row(SLICE, 0, 4, since=0), row(SLICE, 4, 7, since=0)]
+    rows = [older, stream(10), *appends(12), *slices, row(HOT, 7, 10)]
+    assert kinds(rows) == []
+    [found] = judged([*rows[:-2], row(SLICE, 4, 7), rows[-1]])
+    assert (found.kind, found.offset, found.index) == ("slice_gap", "4", 200)
+    [found] = judged([*rows[:-1], row(HOT, 7, 10, since=0)])
+    assert (found.kind, found.offset, found.index) == ("slice_not_in_log", "7", 200)
+    [found] = judged([*rows, row(SLICE, 2, 4, since=0, until=0)])
+    assert (found.kind, found.index) == ("slice_overlap", 200)
 
 
 @pytest.mark.parametrize("is_newest", [True, False])
 def test_a_record_with_other_bytes_is_named_by_its_entry(is_newest: bool) -> None:
+    since = 1 if is_newest else None
     forged = digests(4, 7, r5=b"x" * 16)
     rows = [one for one in WHOLE if one.object != "pack 4"]
     if not is_newest:
         rows.append(row(SLICE, 4, 7))
-    [found] = judged([*rows, row(SLICE, 4, 7, digests=forged, is_newest=is_newest)])
+    [found] = judged([*rows, row(SLICE, 4, 7, digests=forged, since=since, until=since)])
     assert (found.kind, found.object, found.index) == ("slice_contradicts_log", "pack 4", 105)
     assert found.offset == f"{5:016d}_{50:016d}"
 
@@ -145,7 +160,7 @@ def test_records_older_than_the_archive_are_not_missed_in_it() -> None:
 
 
 def test_a_deleted_streams_slices_are_compared_as_far_as_the_log_goes() -> None:
-    assert kinds([*appends(10), row(SLICE, 0, 10, is_newest=False)]) == []
+    assert kinds([*appends(10), row(SLICE, 0, 10, since=0, until=0)]) == []
     forged = digests(0, 10, r3=b"x" * 16)
     assert kinds([*appends(10), row(SLICE, 0, 10, digests=forged)]) == ["slice_contradicts_log"]
 
@@ -190,12 +205,13 @@ def test_long_streams_in_slices_of_any_size_are_whole_until_one_record_changes(s
         rows.append(row(APPEND, at, end))
         at = end
     borders = [one.start_record for one in rows if one.what == APPEND] + [total]
-    for is_newest in (True, False):
+    for state in (1, 0):
         cuts = sorted({0, total, *random.sample(borders, 40)})
         for first, end in pairwise(cuts):
             inside = [one for one in borders if first <= one < end]
             counts = [b - a for a, b in zip(inside, [*inside[1:], end], strict=True)]
-            rows.append(row(SLICE, first, end, appends=encode_counts(counts), is_newest=is_newest))
+            grouped = encode_counts(counts)
+            rows.append(row(SLICE, first, end, appends=grouped, since=state, until=state))
     assert kinds(rows) == []
     changed = random.randrange(len(rows) - 20, len(rows))
     victim = rows[changed]
