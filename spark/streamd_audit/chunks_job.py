@@ -20,6 +20,7 @@ from streamd_audit.chunks.coverage import (
     APPEND,
     COLUMNS,
     HOT,
+    REMOVED,
     ROWS_DDL,
     SLICE,
     STREAM,
@@ -178,7 +179,7 @@ def _against_log(context: Context, passed: DataFrame, rows: DataFrame) -> DataFr
     """Slices and a state's own records compared with one another, and with the appends in the
     log."""
     cluster = context.cluster
-    streams = rows.where("said = 'stream'").select(
+    streams = rows.where("said in ('stream', 'blob')").select(
         F.lit(STREAM).alias("what"),
         "group",
         "stream_id",
@@ -196,8 +197,10 @@ def _against_log(context: Context, passed: DataFrame, rows: DataFrame) -> DataFr
     else:
         streams = streams.join(before, ["group", "stream_id"], "left").na.fill({"end_byte": 0})
     hot = rows.where("said = 'hot'").withColumn("what", F.lit(HOT))
+    removed = rows.where("said = 'removed'").withColumn("what", F.lit(REMOVED))
+    removed = removed.withColumn("start_record", F.lit(-1))
     slices = passed.where(f"what = {SLICE}")
-    frames = [shaped(frame, ROWS_DDL) for frame in (streams, hot, slices)]
+    frames = [shaped(frame, ROWS_DDL) for frame in (streams, hot, slices, removed)]
     if appends is not None:
         frames.append(shaped(appends, ROWS_DDL))
     has_log = appends is not None

@@ -15,7 +15,7 @@ from streamd_audit.watermark import Watermark
 
 # What is in states, and no rule is about.
 OF_STATES = (
-    "of states: what awaits removal (g, t), uploads under way (u, B), remembered outcomes (n)",
+    "of states: times of uploads under way (u), bytes of their parts (B), remembered outcomes (n)",
     "of states: since when packs are dead (k)",
     f"of their headers: {', '.join(NOT_COMPARED)}",
     "the bytes of applications' snapshots with their SHA-256",

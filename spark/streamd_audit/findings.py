@@ -67,6 +67,9 @@ KINDS: dict[str, Kind] = {
     "slice_contradicts_log": Kind(
         FATAL, "a slice holds other bytes than the log says were appended there", _FORGED
     ),
+    "removal_wrong": Kind(
+        FATAL, "a state would have records removed that one of its streams needs", _MACHINE
+    ),
     "slice_cuts_append": Kind(
         ERROR, "a slice groups records into other appends than the log does", _WRITER
     ),

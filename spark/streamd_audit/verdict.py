@@ -71,7 +71,7 @@ _MODELLED = _IN_APPENDS | {
 }  # fmt: skip
 # What is found by comparing with where the log leads to, and may leave totals wrong.
 _COUNTED = _MODELLED | {
-    "bytes_differ", "slice_contradicts_log", "slice_cuts_append",
+    "bytes_differ", "removal_wrong", "slice_contradicts_log", "slice_cuts_append",
     "slice_not_in_log", "slice_gap", "slice_overlap", "live_lost", "live_differs",
     "live_tail_differs", "live_state_differs", "bucket_differs", "counts_differ",
 }  # fmt: skip

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from streamd.objectstore.segments import SegmentWriter, read_entries, read_segment_head
 from streamd.raft.messages import Entry, EntryKind
+from streamd.streams.codec import decode_batch, encode_batch
 from streamd.streams.commands import Append
 from streamd.streams.model import Stream
 from tests.spark.damages import Catalogue, Expected, Scene
@@ -60,6 +61,20 @@ def entry_of_an_unknown_kind(scene: Scene) -> Expected:
     entry = folder.log()[index - 1]
     folder.forge_log({index: replace(entry, payload=b"\x90")})
     return Expected("format_unknown", folder.segment_of(index), index=index)
+
+
+@ODD_LOG.add(is_whole=True)
+def append_entered_twice(scene: Scene) -> Expected:
+    """A batch has an append twice, and the whole chain is recomputed."""
+    folder = scene.folder
+    key = stream_row("agents/chat")[1:]
+    said = folder.find(lambda command: isinstance(command, Append) and command.key == key)
+    index = said[len(said) // 2].index
+    entry = folder.log()[index - 1]
+    batch = decode_batch(entry.payload)
+    payload = encode_batch(replace(batch, commands=[batch.commands[0], *batch.commands]))
+    folder.forge_log({index: replace(entry, payload=payload)})
+    return Expected("refused_wrongly", index=index)
 
 
 @ODD_LOG.add(is_whole=True)

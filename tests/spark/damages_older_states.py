@@ -7,11 +7,11 @@ from hashlib import sha256
 import msgspec
 
 from streamd.streams import keys
-from streamd.streams.model import Blob, Bucket, Header, Pack, ProducerState, Stream
+from streamd.streams.model import Blob, Bucket, ColdSlice, Header, Pack, ProducerState, Stream
 from streamd.streams.sessions import WriteSession
 from streamd.streams.tokens import Token
 from tests.spark.damages import Catalogue, Expected, Scene
-from tests.spark.forging import Rows, count, edit_row, stream_row
+from tests.spark.forging import Folder, Rows, count, edit_row, stream_row
 
 OLDER_STATES = Catalogue("Older states, and rows beside those of streams")
 
@@ -59,25 +59,22 @@ def producer_set_back_in_an_older_state(scene: Scene) -> Expected:
 def slice_lost_in_an_older_state(scene: Scene) -> Expected:
     """An older state has lost a slice, its totals recomputed."""
     folder = scene.folder
-    stream_id = folder.stream("agents/chat").stream_id
-
-    def lose(rows: Rows) -> None:
-        start, stop = keys.id_range(keys.SLICE, stream_id)
-        key = min(key for key in rows if start <= key < stop)
-        _, term, number, length = _place(rows.pop(key))
-        pack = keys.pack_key(term, number)
-        live = msgspec.msgpack.decode(rows[pack], type=Pack).live
-        edit_row(rows, pack, Pack, live=live - length)
-        count(rows, cold_bytes=-length)
-
-    folder.forge_state(lose, -2)
+    _lose_slice(folder, folder.stream("agents/chat").stream_id, -2)
     return Expected("slice_gap", stream="agents/chat", index=folder.index_of(-2))
 
 
-def _place(value: bytes) -> tuple[int, int, int, int]:
-    """Of a slice's row: the end byte, the pack's term and number, the length."""
-    row = msgspec.msgpack.decode(value)
-    return row[2], row[3], row[4], row[6]
+def _lose_slice(folder: Folder, owner_id: int, number: int) -> None:
+    def lose(rows: Rows) -> None:
+        start, stop = keys.id_range(keys.SLICE, owner_id)
+        key = min(key for key in rows if start <= key < stop)
+        row = msgspec.msgpack.decode(rows.pop(key), type=ColdSlice)
+        pack = keys.pack_key(row.term, row.number)
+        live = msgspec.msgpack.decode(rows[pack], type=Pack).live - row.length
+        dead = {} if live else {"dead_index": folder.index_of(number), "dead_ms": 1}
+        edit_row(rows, pack, Pack, live=live, **dead)
+        count(rows, cold_bytes=-row.length)
+
+    folder.forge_state(lose, number)
 
 
 @OLDER_STATES.add(is_whole=True)
@@ -221,3 +218,39 @@ def pack_row_names_another_pack(scene: Scene) -> Expected:
 
     folder.forge_state(forge)
     return Expected("row_damaged", index=folder.index_of(-1))
+
+
+@OLDER_STATES.add(is_whole=True)
+def living_stream_awaits_removal(scene: Scene) -> Expected:
+    """An older state would have a living stream's records and producers removed."""
+    folder = scene.folder
+    key = keys.garbage_key(folder.stream("agents/orders").stream_id)
+
+    def forge(rows: Rows) -> None:
+        rows[key] = b""
+
+    folder.forge_state(forge, -2)
+    return Expected("removal_wrong", stream="agents/orders", index=folder.index_of(-2))
+
+
+@OLDER_STATES.add(is_whole=True)
+def records_await_removal(scene: Scene) -> Expected:
+    """The newest state would have records removed that were not trimmed."""
+    folder = scene.folder
+    key = keys.trim_key(folder.stream("agents/chat").stream_id, 5)
+
+    def forge(rows: Rows) -> None:
+        rows[key] = b""
+
+    folder.forge_state(forge)
+    return Expected("removal_wrong", stream="agents/chat", index=folder.index_of(-1))
+
+
+@OLDER_STATES.add(is_whole=True)
+def slice_of_a_snapshot_lost(scene: Scene) -> Expected:
+    """The newest state has lost the bytes of a snapshot, its totals recomputed."""
+    folder = scene.folder
+    snapshot = folder.stream("agents/story").snapshot
+    assert snapshot is not None
+    _lose_slice(folder, snapshot.blob_id, -1)
+    return Expected("slice_gap", index=folder.index_of(-1))

@@ -13,6 +13,7 @@ import pytest
 from streamd_audit.chunks.coverage import (
     APPEND,
     HOT,
+    REMOVED,
     SLICE,
     STREAM,
     Row,
@@ -167,6 +168,29 @@ def test_a_deleted_streams_slices_are_compared_as_far_as_the_log_goes() -> None:
 
 def test_the_parts_of_a_blob_are_not_a_stream() -> None:
     assert kinds([row(SLICE, 0, 3, stream_id=9, name=None)]) == []
+
+
+def test_the_parts_of_a_blob_are_all_there() -> None:
+    blob = stream(5)._replace(name=None)
+    part = row(HOT, 3, 5, digests=None)
+    assert kinds([blob, row(SLICE, 0, 3), part]) == []
+    assert kinds([blob, row(SLICE, 0, 3)]) == ["slice_gap"]
+    assert kinds([blob, row(SLICE, 0, 3), part, row(HOT, 5, 6, digests=None)]) == [
+        "slice_not_in_log"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "found"), [(-1, ["removal_wrong"]), (5, []), (6, ["removal_wrong"])]
+)
+def test_what_a_stream_needs_does_not_await_removal(end: int, found: list[str]) -> None:
+    trimmed = [stream(10, first=5), *appends(10), row(SLICE, 4, 7), row(HOT, 7, 10)]
+    assert kinds([*trimmed, row(REMOVED, -1, end)]) == found
+    assert kinds([*trimmed, row(REMOVED, -1, end, since=0, until=0)]) == []
+
+
+def test_a_stream_that_is_gone_may_await_removal() -> None:
+    assert kinds([*appends(10), row(HOT, 0, 10), row(REMOVED, -1, -1)]) == []
 
 
 def test_records_grouped_into_other_appends_are_found() -> None:

@@ -124,6 +124,18 @@ def _said(row: Row) -> Iterator[dict[str, Any]]:
             "end_byte": value.end_byte, "digests": record_digests(value.lengths, value.data),
             "appends": encode_counts(value.appends),
         }  # fmt: skip
+    elif row.kind in ("blob", "upload"):
+        parts = value.records if row.kind == "blob" else value.parts
+        yield {"said": "blob", "stream_id": row.numbers[0], "start_record": 0, "end_record": parts}
+    elif row.kind == "part":
+        blob_id, number = row.numbers
+        yield {
+            "said": "hot", "stream_id": blob_id, "start_record": number, "start_byte": 0,
+            "end_record": number + 1, "end_byte": 0,
+        }  # fmt: skip
+    elif row.kind in ("garbage", "trim"):
+        end = row.numbers[1] if row.kind == "trim" else -1
+        yield {"said": "removed", "stream_id": row.numbers[0], "end_record": end}
 
 
 def totals(context: Context, rows: DataFrame) -> DataFrame:

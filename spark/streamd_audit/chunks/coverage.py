@@ -18,7 +18,7 @@ from streamd_audit.findings import Finding, finding
 from streamd_audit.replay.run import Appended, decode_appended
 
 # The kind of a row; rows of the same place come in this order.
-STREAM, APPEND, SLICE, HOT = range(4)
+STREAM, APPEND, SLICE, HOT, REMOVED = range(5)
 _DIGEST_BYTES = 16
 encode_counts = msgspec.msgpack.Encoder().encode
 decode_counts = msgspec.msgpack.Decoder(list[int]).decode
@@ -30,7 +30,9 @@ class Row(NamedTuple):
 
     They are in the states from number `since` to number `until`, or, with None, in the log only.
     STREAM comes first: a state must have the records from `start_byte` to `end_record`, and the log
-    may lack those before `end_byte`, which existed before it; `start_record` is -1. An APPEND
+    may lack those before `end_byte`, which existed before it; `start_record` is -1. So it is for
+    REMOVED: the records before `end_record`, or with -1 all, await removal. A STREAM without a name
+    is a blob, whose records are its parts. An APPEND
     stands for several, one after the other. A SLICE has its `object`. HOT rows are a state's own.
     `appends` is a
     `run.Appended` in MessagePack for an APPEND; for others it is how many records each append had,
@@ -88,6 +90,7 @@ class _Known(NamedTuple):
 
     since: int
     until: int
+    first: int
     tail: int
 
 
@@ -114,6 +117,7 @@ class _Stream:
         self._before_log = 0
         self._known: list[_Known] = []
         self._covers: list[_Cover] = []
+        self._removed: list[Row] = []
         # The log's digests from record `_first` on, and where each append in them begins.
         self._first = self._end = self._logged_from = 0
         self._digests = bytearray()
@@ -127,10 +131,12 @@ class _Stream:
             assert row.since is not None
             assert row.until is not None
             self._name, self._before_log = row.name, row.end_byte
-            self._known.append(_Known(row.since, row.until, row.end_record))
+            self._known.append(_Known(row.since, row.until, row.start_byte, row.end_record))
             self._covers.append(_Cover(row.since, row.until, row.start_byte))
         elif row.what == APPEND:
             self._append(row)
+        elif row.what == REMOVED:
+            self._removed.append(row)
         else:
             self._cover(row)
             if row.digests is not None:
@@ -143,6 +149,8 @@ class _Stream:
             for known in self._known:
                 if known.since <= cover.until and cover.since <= known.until:
                     self._reach_tail(cover, known)
+        for known in self._known:
+            self._keep_needed(known)
         for found, more in self._found.values():
             if more:
                 found = finding_with(found, f"{found.found}, and in {more} more places")
@@ -215,6 +223,18 @@ class _Stream:
             expected = f"none after record {known.tail}"
             self._add("slice_not_in_log", None, known.tail, expected, found, index)
 
+    def _keep_needed(self, known: _Known) -> None:
+        """Whether nothing that states need awaits removal in them."""
+        for row in self._removed:
+            assert row.since is not None
+            assert row.until is not None
+            since, until = max(row.since, known.since), min(row.until, known.until)
+            if since <= until and (row.end_record < 0 or row.end_record > known.first):
+                gone = "all" if row.end_record < 0 else f"those before record {row.end_record}"
+                expected = f"records from {known.first} on"
+                found = f"{gone} await removal"
+                self._add("removal_wrong", None, known.first, expected, found, self._states[since])
+
     def _gap(self, cover: _Cover, end: int) -> None:
         self._add(
             "slice_gap",
@@ -274,7 +294,7 @@ class _Stream:
         digests = row.digests
         if not self._has_log or digests is None:
             return
-        if not self._known and not self._has_appends:
+        if self._name is None and not self._has_appends:
             return  # the parts of a blob, or a stream that has been deleted
         before_log = self._before_log if self._known else self._logged_from
         first = max(row.start_record, before_log)
