@@ -74,7 +74,7 @@ def append_entered_twice(scene: Scene) -> Expected:
     batch = decode_batch(entry.payload)
     payload = encode_batch(replace(batch, commands=[batch.commands[0], *batch.commands]))
     folder.forge_log({index: replace(entry, payload=payload)})
-    return Expected("refused_wrongly", index=index)
+    return Expected("refused_wrongly", stream="agents/chat")
 
 
 @ODD_LOG.add(is_whole=True)
