@@ -8,6 +8,7 @@ import msgspec
 import zstandard
 from crc32c import crc32c
 
+from streamd_audit import strict
 from streamd_audit.errors import (
     BAD_ZSTD,
     BODY_CRC,
@@ -88,6 +89,11 @@ def read_manifest(content: Buffer) -> Manifest:
     encoded = memoryview(content)[_MANIFEST.size :]
     check_part(encoded, size, crc, "a manifest")
     return _decode_manifest(encoded)
+
+
+def check_manifest_known(content: Buffer, manifest: Manifest) -> None:
+    """Raises `Damaged` if the content of a manifest says more than `manifest`, read from it."""
+    strict.check_known(manifest, bytes(content)[_MANIFEST.size :], "a manifest")
 
 
 def check_manifest_name(name: ManifestName, manifest: Manifest) -> None:

@@ -11,7 +11,6 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -21,24 +20,28 @@ from streamd_audit.chunks.coverage import (
     APPEND,
     COLUMNS,
     HOT,
+    REMOVED,
     ROWS_DDL,
     SLICE,
     STREAM,
     Row,
     judge_streams,
 )
-from streamd_audit.chunks.reading import FINDING, PACK, findings_in, read_packs
+from streamd_audit.chunks.reading import FINDING, PACK, ends_in_pack, findings_in, read_packs
 from streamd_audit.chunks.refs import references
 from streamd_audit.context import Context, Judged
 from streamd_audit.findings import FINDINGS_DDL, Finding, findings_batch
-from streamd_audit.frames import findings_frame, shaped
+from streamd_audit.frames import batches_of, findings_frame, rows_in, shaped
 from streamd_audit.listing import listing_findings
-from streamd_audit.replay.whole import plans_of, replayed
+from streamd_audit.log_ends import last_entries
+from streamd_audit.replay.stored import state_indexes
+from streamd_audit.replay.whole import numbers_before, replayed
 from streamd_audit.runner import run
 from streamd_audit.sources.packs import PacksSource
-from streamd_audit.sources.state import StateSource
 from streamd_audit.states import State, listed_states, manifest_findings, manifests_of, states_of
+from streamd_audit.store import open_store
 
+_ENDS_DDL = "`group` int, object string, stream_id long, end_record long"
 # How many missing packs are looked for once more.
 _LOOKED_FOR = 10_000
 
@@ -48,18 +51,21 @@ def chunks_job(context: Context) -> Judged:
     # Listed before anything else: objects put meanwhile are not orphans.
     listed = context.source(PacksSource, "object string, size long")
     states = states_of(context)
-    newest = {state.group: state for state in states}
-    rows = claimed_rows(context, newest)
+    rows = claimed_rows(context)
     packs, size = (each["packs"] for each in (context.listing.objects, context.listing.sizes))
     context.progress(f"reading {packs:,} packs ({size_of(size)})")
-    refs = references(context, rows, newest)
-    passed = read_packs(context, refs, _judged_before(context)).persist(StorageLevel.DISK_ONLY)
+    refs = references(context, rows)
+    passed = context.keep(read_packs(context, refs, _judged_before(context)))
     told = _counted(passed, rows)
+    orphans = _orphans(context, listed, rows, passed)
     frames = [
-        totals(context, rows, newest),
+        totals(context, rows),
         _against_log(context, passed, rows),
-        _orphans(context, listed, rows, passed),
+        findings_frame(orphans, "pack_orphan", context.cluster),
     ]
+    beyond = _beyond_log(context, orphans)
+    if beyond is not None:
+        frames.append(beyond)
     if told.has_damage:
         frames.append(damaged_rows(context, rows))
     if context.since is not None:
@@ -148,11 +154,10 @@ def _still_missing(context: Context, found: DataFrame, states: Sequence[State]) 
 
 
 def _judged_before(context: Context) -> dict[int, int]:
-    """The states that an incremental audit takes as they are, by their groups."""
+    """The numbers of states that an incremental audit takes as they are, by their groups."""
     if context.since is None or replayed(context) is None:
         return {}
-    plans = plans_of(context).items()
-    return {group: plan.before for group, plan in plans if plan.before is not None}
+    return numbers_before(context)
 
 
 def _gone(context: Context, listed: DataFrame, passed: DataFrame) -> DataFrame:
@@ -174,8 +179,7 @@ def _against_log(context: Context, passed: DataFrame, rows: DataFrame) -> DataFr
     """Slices and a state's own records compared with one another, and with the appends in the
     log."""
     cluster = context.cluster
-    mine = rows.where("is_newest")
-    streams = mine.where("said = 'stream'").select(
+    streams = rows.where("said in ('stream', 'blob')").select(
         F.lit(STREAM).alias("what"),
         "group",
         "stream_id",
@@ -183,22 +187,27 @@ def _against_log(context: Context, passed: DataFrame, rows: DataFrame) -> DataFr
         F.col("start_record").alias("start_byte"),
         "end_record",
         "name",
+        "since",
+        "until",
     )
     appends = _appends(context)
-    before = _before_log(context)
+    before = _before_log(context, rows)
     if before is None:
         streams = streams.withColumn("end_byte", F.lit(0))
     else:
         streams = streams.join(before, ["group", "stream_id"], "left").na.fill({"end_byte": 0})
-    hot = mine.where("said = 'hot'").withColumn("what", F.lit(HOT))
+    hot = rows.where("said = 'hot'").withColumn("what", F.lit(HOT))
+    removed = rows.where("said = 'removed'").withColumn("what", F.lit(REMOVED))
+    removed = removed.withColumn("start_record", F.lit(-1))
     slices = passed.where(f"what = {SLICE}")
-    frames = [shaped(frame, ROWS_DDL) for frame in (streams, hot, slices)]
+    frames = [shaped(frame, ROWS_DDL) for frame in (streams, hot, slices, removed)]
     if appends is not None:
         frames.append(shaped(appends, ROWS_DDL))
     has_log = appends is not None
+    states = state_indexes(context)
 
     def judge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield findings_batch(judge_streams(_rows(batches), cluster, has_log=has_log))
+        yield findings_batch(judge_streams(_rows(batches), cluster, states, has_log=has_log))
 
     tasks = int(context.spark.conf.get("spark.sql.shuffle.partitions") or 4)
     ordered = (
@@ -233,28 +242,72 @@ def _appends(context: Context) -> DataFrame | None:
     )
 
 
-def _before_log(context: Context) -> DataFrame | None:
+def _before_log(context: Context, rows: DataFrame) -> DataFrame | None:
     """How many records streams had in the states that the replay began with, as `end_byte`."""
-    frames = []
-    for group, plan in plans_of(context).items():
-        if plan.before is not None:
-            columns = "`group` int, kind string, stream_id bigint, records bigint, problem string"
-            rows = context.source(StateSource, columns, index=str(plan.before))
-            rows = rows.where((F.col("kind") == "stream") & (F.col("group") == group))
-            frames.append(rows.select("group", "stream_id", F.col("records").alias("end_byte")))
-    return reduce(DataFrame.unionByName, frames) if frames else None
+    is_before = F.lit(False)
+    numbers = numbers_before(context)
+    for group, number in numbers.items():
+        is_there = (F.col("since") <= number) & (F.col("until") >= number)
+        is_before = is_before | ((F.col("group") == group) & is_there)
+    if not numbers:
+        return None
+    streams = rows.where((F.col("said") == "stream") & is_before)
+    return streams.select("group", "stream_id", F.col("end_record").alias("end_byte"))
 
 
 def _orphans(context: Context, listed: DataFrame, rows: DataFrame, passed: DataFrame) -> DataFrame:
-    """Packs that nothing refers to. A pack of the archive's last term may still be in progress."""
+    """Packs that nothing refers to: object, found. A pack of the archive's last term may still be
+    in progress."""
     known = rows.where("said = 'pack'").select(F.col("name").alias("object"))
     known = known.unionByName(passed.where(f"what = {PACK}").select("object"))
-    orphans = (
+    return (
         listed.withColumn("is_known", F.lit(False))
         .unionByName(known.withColumn("is_known", F.lit(True)), allowMissingColumns=True)
         .groupBy("object")
         .agg(F.max("is_known").alias("is_known"), F.max("size").alias("size"))
         .where("not is_known")
-        .withColumn("found", F.format_string("%d bytes", "size"))
+        .select("object", F.format_string("%d bytes", "size").alias("found"))
     )
-    return findings_frame(orphans, "pack_orphan", context.cluster)
+
+
+def _beyond_log(context: Context, orphans: DataFrame) -> DataFrame | None:
+    """Packs of which nothing in the store knows, with records that the log has not reached; one of
+    each group. None if there is no log to compare with."""
+    replay = replayed(context)
+    if replay is None:
+        return None
+    url, access = context.options.store, context.options.of_sources()
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        store = open_store(url, access)
+        yield from batches_of(
+            _ENDS_DDL,
+            (row for (name,) in rows_in(batches, "object") for row in ends_in_pack(store, name)),
+        )
+
+    ends = map_in_arrow(orphans.select("object"), read, _ENDS_DDL)
+    tails = replay.streams.select("group", "stream_id", "records")
+    following = F.lit(0)
+    for group, number in replay.next_numbers.items():
+        following = F.when(F.col("group") == group, number).otherwise(following)
+    is_beyond = (F.col("stream_id") >= following) | (F.col("end_record") > F.col("records"))
+    beyond = ends.join(tails, ["group", "stream_id"], "left").where(is_beyond)
+    found = beyond.groupBy("group").agg(
+        F.min("object").alias("object"),
+        F.count_distinct("object").alias("packs"),
+        F.min_by("stream_id", "object").alias("stream_id"),
+        F.min_by("end_record", "object").alias("end_record"),
+    )
+    last = last_entries(context)
+    index = F.lit(None).cast("long")
+    for group, entry in last.items():
+        index = F.when(F.col("group") == group, entry + 1).otherwise(index)
+    expected = F.lit("packs with records that the log appended")
+    told = F.format_string(
+        "%d packs with others, such as those of stream id %d before record %d",
+        "packs", "stream_id", "end_record",
+    )  # fmt: skip
+    rows = found.select(
+        "group", "object", index.alias("index"), expected.alias("expected"), told.alias("found")
+    )
+    return findings_frame(rows, "log_end_missing", context.cluster)

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from streamd_audit.errors import Damaged
 from streamd_audit.framing import Buffer, Decoder
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -396,6 +397,14 @@ class Configuration(msgspec.Struct, array_like=True):
 
     def members(self) -> set[int]:
         return {*self.voters, *self.voters_outgoing, *self.learners}
+
+
+def members_in(payload: bytes) -> frozenset[int]:
+    """The nodes in the payload of an entry that changes the membership; none if it is damaged."""
+    try:
+        return frozenset(decode_configuration(payload).members())
+    except Damaged:
+        return frozenset()
 
 
 class _Stamp(msgspec.Struct, array_like=True):

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -52,6 +53,7 @@ class Context:
     since: int | None = None
     notes: dict[str, Any] = field(default_factory=dict)
     _shared: dict[str, Any] = field(default_factory=dict)
+    _kept: list[DataFrame] = field(default_factory=list)
     _began: float = field(default_factory=time.monotonic)
 
     @cached_property
@@ -124,6 +126,17 @@ class Context:
     def of_sources(self) -> dict[str, str]:
         """The options that lead the sources to the cluster's folder."""
         return {**self.options.of_sources(), "cluster": self.cluster}
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Store the frame's rows on disk once they are computed, until `close`."""
+        self._kept.append(frame.persist(StorageLevel.DISK_ONLY))
+        return self._kept[-1]
+
+    def close(self) -> None:
+        """Forget all frames: in the same session another audit of the same place reads again."""
+        for frame in self._kept:
+            frame.unpersist()
+        self._kept.clear()
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
         """The value that `make` returned on the first call: a frame that is decoded or shuffled

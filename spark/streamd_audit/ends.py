@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from streamd_audit import strict
 from streamd_audit.errors import MISNAMED, Damaged
 from streamd_audit.framing import Buffer, Decoder, Head, check_part
 from streamd_audit.names import EndName
@@ -29,6 +30,11 @@ def read_end(content: Buffer) -> ArchiveEnd:
     encoded = memoryview(content)[_HEAD.size :]
     check_part(encoded, size, crc, "a pointer")
     return _decode(encoded)
+
+
+def check_known(content: Buffer) -> None:
+    """Raises `Damaged` if a pointer that can be read says more than is known."""
+    strict.check_known(read_end(content), bytes(content)[_HEAD.size :], "a pointer")
 
 
 def check_name(name: EndName, end: ArchiveEnd) -> None:

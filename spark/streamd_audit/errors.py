@@ -21,13 +21,14 @@ CHAIN = "chain"  # an entry does not have the checksum that its place in the log
 OTHER_CLUSTER = "other_cluster"  # an object of another cluster
 WRONG_SLICE = "wrong_slice"  # a slice is whole, but not the one that was referred to
 BAD_ROW = "bad_row"  # a row's key has no known shape
+UNKNOWN_FIELD = "unknown_field"  # elements, or rows, that only a later release can have written
 UNREADABLE = "unreadable"  # the store cannot serve this object, and serves others
 
 KINDS = frozenset(
     (
         TOO_SHORT, TOO_LONG, WRONG_MAGIC, UNKNOWN_VERSION, HEAD_CRC, BODY_CRC, FOOTER_CRC,
         SLICE_CRC, NAME_DIGEST, MISNAMED, BAD_ZSTD, BAD_MSGPACK, CONTRADICTION, TOO_LARGE, CHAIN,
-        OTHER_CLUSTER, WRONG_SLICE, BAD_ROW, UNREADABLE,
+        OTHER_CLUSTER, WRONG_SLICE, BAD_ROW, UNKNOWN_FIELD, UNREADABLE,
     )
 )  # fmt: skip
 

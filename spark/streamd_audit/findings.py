@@ -46,6 +46,11 @@ KINDS: dict[str, Kind] = {
     "pack_orphan": Kind(
         INFO, "a pack that no state refers to", "a flush was interrupted; it is harmless"
     ),
+    "states_missing": Kind(
+        ERROR,
+        "there are packs, and no state that refers to them",
+        "somebody deleted the states, or the cluster is younger than its first",
+    ),
     # Slices.
     "slice_damaged": Kind(FATAL, "a slice's bytes do not have its CRC-32C", _STORE),
     "slice_altered": Kind(
@@ -61,6 +66,9 @@ KINDS: dict[str, Kind] = {
     "slice_overlap": Kind(ERROR, "two slices hold the same records of a stream", _WRITER),
     "slice_contradicts_log": Kind(
         FATAL, "a slice holds other bytes than the log says were appended there", _FORGED
+    ),
+    "removal_wrong": Kind(
+        FATAL, "a state would have records removed that one of its streams needs", _MACHINE
     ),
     "slice_cuts_append": Kind(
         ERROR, "a slice groups records into other appends than the log does", _WRITER
@@ -87,6 +95,11 @@ KINDS: dict[str, Kind] = {
     "log_gap": Kind(FATAL, "some entries of the log are in no segment", _REMOVED),
     "log_end_missing": Kind(
         FATAL, "the log ends before the last entry recorded as archived", _REMOVED
+    ),
+    "history_rolled_back": Kind(
+        FATAL,
+        "the log ends before an entry that an earlier audit judged",
+        "somebody set the store back to an earlier time",
     ),
     "history_changed": Kind(FATAL, "the log is not the one that an earlier audit judged", _FORGED),
     "chain_broken": Kind(FATAL, "an entry does not continue the chain of checksums", _FORGED),
@@ -132,7 +145,20 @@ KINDS: dict[str, Kind] = {
     "piece_orphan": Kind(
         INFO, "a piece that no manifest names", "writing a state was interrupted; it is harmless"
     ),
-    "row_damaged": Kind(FATAL, "a row of a state cannot be decoded", _WRITER),
+    "row_damaged": Kind(
+        FATAL, "a row of a state cannot be decoded, or contradicts its key", _WRITER
+    ),
+    "state_stale": Kind(FATAL, "a state has the rows of another entry than its name says", _FORGED),
+    "header_differs": Kind(FATAL, "a state's header differs from the log's", _MACHINE),
+    "due_differs": Kind(
+        ERROR, "the rows of what is due differ from the streams and blobs of the state", _MACHINE
+    ),
+    "blob_differs": Kind(
+        ERROR, "a snapshot's bytes are counted otherwise than streams refer to them", _MACHINE
+    ),
+    "session_differs": Kind(
+        ERROR, "which requests of a node took effect differs from the log's", _MACHINE
+    ),
     "stream_lost": Kind(FATAL, "the log has a stream that the state lacks", _MACHINE),
     "stream_unknown": Kind(FATAL, "the state has a stream that the log lacks", _MACHINE),
     "tail_differs": Kind(FATAL, "a stream's tail differs from the log's", _MACHINE),
@@ -146,6 +172,9 @@ KINDS: dict[str, Kind] = {
         FATAL, "a fork leaves its source at another place than the log says", _MACHINE
     ),
     "expiry_lost": Kind(ERROR, "a stream's expiry differs from the log's", _MACHINE),
+    "cold_differs": Kind(
+        ERROR, "how much of a stream is in packs differs from the log's", _MACHINE
+    ),
     "settings_differ": Kind(ERROR, "a stream's settings differ from the log's", _MACHINE),
     "bucket_differs": Kind(ERROR, "a bucket differs from the log's", _MACHINE),
     "token_differs": Kind(ERROR, "a client's token differs from the log's", _MACHINE),
@@ -173,6 +202,11 @@ KINDS: dict[str, Kind] = {
     ),
     "format_unknown": Kind(
         ERROR, "an object has a later format than this audit knows", "use the audit of that release"
+    ),
+    "object_odd": Kind(
+        WARNING,
+        "something other than an object: a pipe, a loop of links, a name in no encoding",
+        "somebody put it there",
     ),
     "object_unknown": Kind(INFO, "an object that does not belong here", "somebody put it there"),
     "not_audited": Kind(
@@ -276,7 +310,7 @@ _DAMAGES_OF = {
 def damage_kind(what: str, damage: str) -> str:
     """The kind of finding for damage of an object, by `errors.Damaged.kind`; `what` is ``pack``,
     ``segment``, ``manifest``, ``piece``, ``end`` or ``row``."""
-    if damage == "unknown_version":
+    if damage in ("unknown_version", "unknown_field"):
         return "format_unknown"
     if damage == "unreadable":
         return "object_unreadable"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
+from streamd_audit.directories import Listed, Odd
 from streamd_audit.findings import Finding, finding
-from streamd_audit.names import EndName, PieceName, SegmentName, parse, split
-from streamd_audit.store import Listed, Store
+from streamd_audit.names import EndName, PackName, PieceName, SegmentName, parse, split
+from streamd_audit.store import Store
 
 # How many objects are remembered by name; further ones are only counted.
 _NAMED = 1000
@@ -29,17 +31,22 @@ class Overlap(NamedTuple):
 class Listing:
     """How many objects there are, and their `size` in bytes; also by folder.
 
-    `unknown` have names that no streamd gives. `checkpoints` are the places that have pieces:
-    (group, index, checkpoint's id), with one piece of each. `ends` are the names of pointers
-    to the archive's end; `overlaps` are segments with entries that others have.
+    `unknown` have names that no streamd gives, `odd` are other things than objects. `checkpoints`
+    are the places that have pieces: (group, index, checkpoint's id), with one piece of each. `ends`
+    are the names of pointers to the archive's end; `overlaps` are segments with entries that others
+    have; `last_entries` are the last ones that names of segments say, `packs` how many there are,
+    by group.
     """
 
     objects: Counter[str] = field(default_factory=Counter)
     sizes: Counter[str] = field(default_factory=Counter)
     unknown: list[Listed] = field(default_factory=list)
+    odd: list[Odd] = field(default_factory=list)
     checkpoints: dict[tuple[int, int, int], Listed] = field(default_factory=dict)
     ends: list[str] = field(default_factory=list)
     overlaps: list[Overlap] = field(default_factory=list)
+    last_entries: dict[int, int] = field(default_factory=dict)
+    packs: Counter[int] = field(default_factory=Counter)
 
     @property
     def size(self) -> int:
@@ -52,7 +59,7 @@ class Listing:
 
 def look_through(store: Store, cluster: str) -> Listing:
     """List a cluster's folder to its end. Raises `StoreFailed` when that fails."""
-    found = Listing()
+    found = Listing(odd=[*islice(store.odd(f"{cluster}/"), _NAMED)])
     covered = -1, 0
     for page in store.list(f"{cluster}/"):
         for one in page:
@@ -65,6 +72,8 @@ def look_through(store: Store, cluster: str) -> Listing:
                 found.unknown.append(one)
             elif isinstance(named, PieceName):
                 found.checkpoints.setdefault((named.group, named.index, named.snapshot_id), one)
+            elif isinstance(named, PackName):
+                found.packs[named.group] += 1
             elif isinstance(named, EndName) and len(found.ends) < _POINTERS:
                 found.ends.append(one.name)
             elif isinstance(named, SegmentName):
@@ -73,19 +82,35 @@ def look_through(store: Store, cluster: str) -> Listing:
                     end = min(named.last, last)
                     found.overlaps.append(Overlap(group, named.first, end, one.name))
                 covered = named.group, max(named.last, last if group == named.group else 0)
+                found.last_entries[named.group] = covered[1]
     return found
 
 
 def listing_findings(
     listing: Listing, cluster: str, states: Sequence[tuple[int, int, int]]
 ) -> list[Finding]:
-    """Unknown objects, and pieces of no state; `states` are the existing ones. Pieces of a state
-    newer than all of them are still being written."""
+    """Unknown objects, other things than objects, packs without a state, and pieces of no state;
+    `states` are the existing ones. Pieces of a state newer than all of them are still being
+    written."""
     found = [
         finding("object_unknown", cluster=cluster, object=one.name, found=f"{one.size} bytes")
         for one in listing.unknown
     ]
+    for odd in listing.odd:
+        kind = "object_unknown" if odd.is_hidden else "object_odd"
+        found.append(finding(kind, cluster=cluster, object=odd.name, found=odd.what))
     newest = {group: index for group, index, _ in sorted(states)}
+    for group, count in listing.packs.items():
+        if group not in newest:
+            found.append(
+                finding(
+                    "states_missing",
+                    cluster=cluster,
+                    group=group,
+                    expected=f"a state with {count} packs",
+                    found="none",
+                )
+            )
     for place, one in listing.checkpoints.items():
         if place not in states and place[1] <= newest.get(place[0], -1):
             found.append(

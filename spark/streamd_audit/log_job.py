@@ -16,36 +16,30 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from streamd_audit import ends
 from streamd_audit.arrow import map_in_arrow
 from streamd_audit.context import Context, Judged
-from streamd_audit.errors import Damaged, ObjectMissing
 from streamd_audit.findings import (
     FINDINGS_DDL,
     INFO,
     Finding,
-    damage_kind,
     finding,
     findings_batch,
     stream_name,
 )
-from streamd_audit.framing import check_digest
+from streamd_audit.log_ends import findings_of_ends
 from streamd_audit.log_segments import findings_of_segments
-from streamd_audit.names import EndName, parse, split
 from streamd_audit.replay import scan
 from streamd_audit.replay.run import DIFFERENCES
-from streamd_audit.replay.whole import Span, account_of, plans_of, replayed, spans_of
+from streamd_audit.replay.whole import Span, account_of, compared_states, replayed, spans_of
 from streamd_audit.runner import run
 from streamd_audit.states import states_of
-from streamd_audit.watermark import Watermark
+from streamd_audit.watermark import Mark, Watermark
 
 # Differences from a state because a command was judged differently than it had to be.
 JUDGED = (
     "append_after_close", "producer_gap", "producer_repeated", "seq_back", "taken_wrongly",
     "refused_wrongly",
 )  # fmt: skip
-# How many manifests and pointers to the end are compared.
-_MOST_PLACES = 10_000
 
 
 def log_job(context: Context) -> Judged:
@@ -53,7 +47,7 @@ def log_job(context: Context) -> Judged:
     made = [
         *findings_of_segments(context),
         *_of_order(context),
-        *_of_places(context),
+        *findings_of_ends(context),
     ]
     found = replayed(context)
     if found is not None and not found.settled:
@@ -83,15 +77,17 @@ def differences_of(
     if found is None or not found.counts.get(DIFFERENCES):
         return []
     cluster = context.cluster
-    after = {group: plan.after for group, plan in plans_of(context).items()}
     chosen = f.col("kind").isin(*kinds)
+    objects: dict[int, list[str]] = {}
+    for state in compared_states(context):
+        objects.setdefault(state.group, []).append(state.object)
 
     def findings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        names = "group", "bucket", "stream", "stream_id", "index", "kind", "detail"
+        names = "group", "bucket", "stream", "stream_id", "index", "state", "kind", "detail"
         for batch in batches:
             rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
             made = []
-            for group, bucket, stream, stream_id, index, kind, detail in rows:
+            for group, bucket, stream, stream_id, index, state, kind, detail in rows:
                 offset, expected, told = msgspec.msgpack.decode(detail)
                 made.append(
                     finding(
@@ -101,7 +97,8 @@ def differences_of(
                         stream=stream_name(bucket, stream),
                         stream_id=stream_id,
                         offset=None if offset is None else (offset[0], offset[1]),
-                        index=after.get(group) if index is None else index,
+                        index=index,
+                        object=objects[group][state],
                         expected=expected,
                         found=told,
                     )
@@ -174,85 +171,6 @@ def _continued_from_state(context: Context, span: Span) -> bool:
     )
 
 
-# -- what others say about the log -----------------------------------------------------------
-
-
-def _of_places(context: Context) -> list[Finding]:
-    """Manifests and pointers to the archive's end that name another entry than the log has."""
-    found: list[Finding] = []
-    said: list[tuple[str, int, int, int, int, str]] = [
-        ("manifest_off_log", state.group, state.index, state.term, state.chain, state.object)
-        for state in states_of(context)[-_MOST_PLACES:]
-    ]
-    mark = context.notes.get("watermark")
-    if isinstance(mark, Watermark):
-        said.append(("history_changed", 0, mark.index, mark.term, mark.chain, ""))
-    newest: dict[int, tuple[int, str]] = {}
-    # Listed before the log was: a cluster at work puts later ones, with segments to match.
-    for name in context.listing.ends:
-        parsed = parse(split(name)[1])
-        assert isinstance(parsed, EndName)
-        try:
-            damaged = _end_damage(context, name, parsed)
-        except ObjectMissing:
-            continue  # the newest few are kept
-        if damaged is not None:
-            found.append(damaged)
-            continue
-        said.append(("end_off_log", parsed.group, parsed.index, parsed.term, parsed.chain, name))
-        newest[parsed.group] = max(newest.get(parsed.group, (0, "")), (parsed.index, name))
-    there = account_of(context).places
-    for kind, group, index, term, chain, name in said:
-        known = there.get((group, index))
-        if known is not None and known != (term, chain):
-            found.append(
-                finding(
-                    kind,
-                    cluster=context.cluster,
-                    group=group,
-                    index=index,
-                    object=name or None,
-                    expected=f"term {known[0]}, chain {known[1]:08x}",
-                    found=f"term {term}, chain {chain:08x}",
-                )
-            )
-    for group, (index, name) in newest.items():
-        last = max((span.last for span in spans_of(context) if span.group == group), default=0)
-        if last < index:
-            found.append(
-                finding(
-                    "log_end_missing",
-                    cluster=context.cluster,
-                    group=group,
-                    index=last + 1,
-                    object=name,
-                    expected=f"entries up to {index}",
-                    found=f"the last one is {last}",
-                )
-            )
-    return found
-
-
-def _end_damage(context: Context, name: str, parsed: EndName) -> Finding | None:
-    content = context.store.read(name)
-    try:
-        end = ends.read_end(content)
-        ends.check_name(parsed, end)
-        check_digest(name, content)
-        if end.cluster != context.cluster:
-            raise Damaged("other_cluster", f"the pointer is of cluster {end.cluster}")
-    except Damaged as damaged:
-        return finding(
-            damage_kind("end", damaged.kind),
-            cluster=context.cluster,
-            group=parsed.group,
-            index=parsed.index,
-            object=name,
-            found=damaged.detail,
-        )
-    return None
-
-
 def _unsettled(context: Context) -> Finding:
     return finding(
         "not_audited",
@@ -264,8 +182,11 @@ def _unsettled(context: Context) -> Finding:
 
 def _note_judged(context: Context) -> None:
     """Note how far the log was judged, so that the next audit can continue from there."""
-    runs = [run for run in account_of(context).runs if run.group == 0]
-    if runs:
-        last = max(runs, key=lambda run: run.last)
-        mark = Watermark(context.cluster, last.last, last.last_term, last.last_chain)
-        context.notes["judged"] = mark
+    former = context.notes.get("watermark")
+    marks = {mark.group: mark for mark in former.marks} if isinstance(former, Watermark) else {}
+    for one in account_of(context).runs:
+        mark = Mark(one.group, one.last, one.last_term, one.last_chain)
+        if mark.index >= marks.get(one.group, mark).index:
+            marks[one.group] = mark
+    if marks:
+        context.notes["judged"] = Watermark.of(context.cluster, marks)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, reduce
-
-from pyspark.sql import functions as f
-from pyspark.sql.datasource import GreaterThanOrEqual, LessThanOrEqual
+from collections.abc import Iterable, Iterator
+from functools import cache
 
 from streamd_audit.context import Context
 from streamd_audit.errors import Damaged, ObjectMissing
 from streamd_audit.findings import Finding, damage_kind, finding
 from streamd_audit.framing import check_digest
-from streamd_audit.listing import Overlap
+from streamd_audit.log_overlaps import Problem, overlapping
 from streamd_audit.names import SegmentName, parse, split
 from streamd_audit.replay.whole import account_of
 from streamd_audit.segments import check_cluster
-from streamd_audit.sources.filters import Filters
-from streamd_audit.sources.log import LogSource
 
 # How many segments are read once more, one by one, to find out what is wrong with them.
 _MOST_AGAIN = 100
@@ -25,14 +20,11 @@ _MOST_AGAIN = 100
 _WORST_FIRST = (
     "unreadable", "unknown_version", "too_short", "too_long", "wrong_magic", "head_crc", "body_crc",
     "other_cluster", "misnamed", "contradiction", "bad_zstd", "too_large", "chain", "bad_msgpack",
-    "name_digest",
+    "unknown_field", "name_digest",
 )  # fmt: skip
 # Damage of an entry, in a segment that may be whole.
-_OF_ENTRIES = frozenset(("chain", "bad_msgpack"))
+_OF_ENTRIES = frozenset(("chain", "bad_msgpack", "unknown_field"))
 _KINDS = {"bad_msgpack": "entry_damaged", "contradiction": "index_gap"}
-
-Problem = tuple[int, int | None, str, str]
-"""Group, entry, object, and what is wrong."""
 
 
 def findings_of_segments(context: Context) -> list[Finding]:
@@ -49,17 +41,15 @@ def findings_of_segments(context: Context) -> list[Finding]:
                     group=group,
                     index=index,
                     object=name,
-                    expected=f"after chain {expected:08x}",
-                    found=f"after {other:08x}",
+                    expected=f"after chain {expected}",
+                    found=f"after {other}",
                 )
             )
     read = cache(lambda name: _damage_of_whole(context, name))
-    overlaps = context.listing.overlaps
-    if overlaps:
-        # Segments that others cover are not read with the log.
-        covered = [read(overlap.object) for overlap in overlaps[:_MOST_AGAIN]]
-        found += [one for one in covered if one is not None]
-        found += _disagreements(context, overlaps)
+    # Segments that others cover are not read with the log.
+    disagreements, problems = overlapping(context)
+    covered = [one for one in problems if one[2] not in named]
+    found += [*_told_by_problems(context.cluster, covered), *disagreements]
     told = []
     again: set[str | None] = set()
     for one in found:
@@ -118,42 +108,3 @@ def _damage(problem: Problem) -> str:
 def _rank(problem: Problem) -> int:
     damage = _damage(problem)
     return _WORST_FIRST.index(damage) if damage in _WORST_FIRST else len(_WORST_FIRST)
-
-
-def _disagreements(context: Context, overlaps: Sequence[Overlap]) -> list[Finding]:
-    """The first entry in which each overlapping segment differs from the log that was read."""
-    chosen = overlaps[:_MOST_AGAIN]
-    inside = reduce(
-        lambda one, other: one | other,
-        ((f.col("group") == o.group) & f.col("index").between(o.first, o.last) for o in chosen),
-    )
-    bounds = Filters(
-        [
-            GreaterThanOrEqual(("index",), min(one.first for one in chosen)),
-            LessThanOrEqual(("index",), max(one.last for one in chosen)),
-        ]
-    )
-    columns = (
-        "`group` int, index bigint, term bigint, chain bigint, object string, position int, "
-        "problem string"
-    )
-    here = inside & (f.col("position") == 0)
-    every = context.source(LogSource, columns, bounds, overlaps="true").where(here)
-    mine = context.source(LogSource, columns, bounds).where(here)
-    mine = mine.select(
-        "group", "index", f.col("term").alias("my_term"), f.col("chain").alias("my_chain")
-    )
-    other = every.join(mine, ["group", "index"]).where("term != my_term or chain != my_chain")
-    rows = other.groupBy("group", "object").agg(f.min("index").alias("index")).collect()
-    return [
-        finding(
-            "segments_disagree",
-            cluster=context.cluster,
-            group=row["group"],
-            index=row["index"],
-            object=row["object"],
-            expected="the entry that other segments have",
-            found="another one",
-        )
-        for row in rows
-    ]

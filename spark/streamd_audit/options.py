@@ -110,10 +110,11 @@ def start(job: str, arguments: Sequence[str] | None = None) -> int:
     try:
         status = import_module(f"streamd_audit.{job}").main(arguments)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "streamd_audit":
+        package = (error.name or "").partition(".")[0]
+        if package == "streamd_audit":
             raise
         where = "pip install '.[spark]' in streamd's checkout"
-        return _not_run(f"{error.name} is not installed: {where}")
+        return _not_run(f"{package} is not installed: {where}")
     except NotRun as error:
         return _not_run(str(error))
     except Exception as error:

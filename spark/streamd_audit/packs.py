@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from crc32c import crc32c
 
+from streamd_audit import strict
 from streamd_audit.errors import (
     CONTRADICTION,
     FOOTER_CRC,
@@ -202,6 +203,13 @@ def read_chunk(content: Buffer) -> Chunk:
     if max(chunk.end_record, chunk.end_byte) >> 64:
         raise Damaged(CONTRADICTION, "a chunk ends where no stream does")
     return chunk
+
+
+def check_footer_known(content: Buffer, refs: list[SliceRef]) -> None:
+    """Raises `Damaged` if the footer of a whole pack says more than `refs`, read from it."""
+    end = read_end(content[-END_BYTES:], len(content))
+    footer = bytes(content[end.footer_offset : -END_BYTES])
+    strict.check_known(refs, footer, "a pack's footer")
 
 
 def check_slice(ref: SliceRef, found: Slice) -> None:

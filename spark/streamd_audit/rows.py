@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from streamd_audit import strict
 from streamd_audit.commands import (
     Limits,
     LogKey,
@@ -19,7 +20,7 @@ from streamd_audit.commands import (
     Scrub,
     Settings,
 )
-from streamd_audit.errors import BAD_ROW, TOO_LARGE, TOO_SHORT, Damaged
+from streamd_audit.errors import BAD_ROW, TOO_LARGE, TOO_SHORT, UNKNOWN_FIELD, Damaged
 from streamd_audit.framing import Buffer, Decoder
 from streamd_audit.packs import Chunk, read_chunk
 
@@ -323,10 +324,18 @@ def read_row(key: bytes, value: Buffer) -> Row:
     return Row(shape.kind, shape.unpack(key, 1), key[shape.size :], found)
 
 
+def check_row_known(row: Row, value: Buffer) -> None:
+    """Raises `Damaged` if the value of a row that was read says anything that is not known."""
+    if row.value is not None:
+        strict.check_known(row.value, value, f"the row of a {row.kind}")
+    elif row.kind != "part" and len(value):
+        raise Damaged(UNKNOWN_FIELD, f"the row of a {row.kind} has {len(value)} bytes")
+
+
 def _shape(key: bytes) -> _Shape:
     shape = _SHAPES.get(key[0]) if key else None
     if shape is None:
-        raise Damaged(BAD_ROW, f"a key begins with {key[:1]!r}")
+        raise Damaged(UNKNOWN_FIELD, f"a key begins with {key[:1]!r}: a kind that is not known")
     if len(key) < shape.size or (len(key) > shape.size and not shape.rest):
         raise Damaged(BAD_ROW, f"the key of a {shape.kind} has {len(key)} bytes")
     return shape

@@ -12,14 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row
 
 from streamd_audit.context import Context, Judged
 from streamd_audit.failures import told_in_a_line
 from streamd_audit.findings import FINDINGS_ARROW, Finding, findings_batch
 from streamd_audit.options import CLEAN, FINDINGS, Options, parse, parser
-from streamd_audit.replay.whole import plans_of
 from streamd_audit.session import spark_session
 from streamd_audit.states import listed_states, states_of
 from streamd_audit.verdict import MAX_FOLDED, Verdict, as_json, fold, rank, summary
@@ -61,11 +59,13 @@ def _run(jobs: Mapping[str, Job], options: Options) -> int:
         context.notes["watermark"] = mark
         context.progress(f"auditing cluster {context.cluster} in {context.store.place}")
         _divide(context)
-        verdict, facts = judge(context, jobs)
+        try:
+            verdict, facts = judge(context, jobs)
+        finally:
+            context.close()
         if verdict.is_clean or not attempts_left or not _was_overtaken(context):
             break
         context.progress("the cluster removed a state that was being read; reading again")
-        spark.catalog.clearCache()
     about = {
         "store": options.store,
         "cluster": context.cluster,
@@ -85,18 +85,8 @@ def _run(jobs: Mapping[str, Job], options: Options) -> int:
 def _was_overtaken(context: Context) -> bool:
     """Whether a state used for comparison was removed meanwhile, as a cluster does with old ones:
     the part of it that was not yet read then looks lost."""
-    used = {
-        (state.group, state.index)
-        for state in {one.group: one for one in states_of(context)}.values()
-    }
-    for group, plan in plans_of(context).items():
-        used |= {(group, index) for index in (plan.before, plan.after) if index is not None}
     there = listed_states(context)
-    return any(
-        state.object not in there
-        for state in states_of(context)
-        if (state.group, state.index) in used
-    )
+    return any(state.object not in there for state in states_of(context))
 
 
 def _divide(context: Context) -> None:
@@ -121,7 +111,7 @@ def judge(context: Context, jobs: Mapping[str, Job]) -> tuple[Verdict, dict[str,
         facts_of.append(judged.facts)
     total, found = 0, None
     if frames:
-        found = reduce(DataFrame.unionByName, frames).persist(StorageLevel.DISK_ONLY)
+        found = context.keep(reduce(DataFrame.unionByName, frames))
         # All partitions at once; they are fetched one after the other.
         total = found.count()
     context.progress(f"{total + len(few):,} findings before they are folded")

@@ -35,6 +35,8 @@ from streamd_audit.names import SegmentName, is_cluster
 NOOP, COMMANDS, CONFIGURATION = 0, 1, 2
 KIND_NAMES = {NOOP: "noop", COMMANDS: "commands", CONFIGURATION: "configuration"}
 MAX_ENTRY_BYTES = MAX_OBJECT_BYTES
+# No writer packs so much into one segment; a few bytes of zstd can claim any size.
+MAX_ENTRIES_BYTES = 4 * 1024 * 1024 * 1024
 
 _PLACE = "QQIQ"
 _HEAD = Head(b"SDLG", f"I{_PLACE}QQ{_PLACE}QQI", "a segment's head")
@@ -124,6 +126,8 @@ def read_head(content: Buffer) -> SegmentHead:
             CONTRADICTION,
             f"a segment from entry {head.first_index} to entry {head.last.index} holds nothing",
         )
+    if head.entries_bytes > MAX_ENTRIES_BYTES:
+        raise Damaged(TOO_LARGE, f"a segment says it has {head.entries_bytes} bytes of entries")
     return head
 
 

@@ -13,7 +13,7 @@ from streamd_audit.sources.manifests import ManifestsSource
 
 _COLUMNS = (
     "object string, `group` int, index bigint, snapshot_id string, term bigint, chain bigint, "
-    "log_ms bigint, problem string"
+    "log_ms bigint, configuration binary, problem string"
 )
 
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import os
 import ssl
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import urllib3
@@ -33,9 +32,9 @@ from minio.credentials.providers import (
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 from urllib3.exceptions import HTTPError, ProtocolError
 
+from streamd_audit.directories import PAGE, DirectoryStore, Listed, Names, Odd, Page
 from streamd_audit.errors import TOO_SHORT, UNREADABLE, Damaged, ObjectMissing, StoreFailed
 
-PAGE = 1000
 # Before the second, third and fourth attempt.
 PAUSES_S = (0.2, 0.8, 2.0)
 TIMEOUT_S = 60.0
@@ -67,17 +66,6 @@ _FAULTS = ("InternalError", "SlowDownRead")
 T = TypeVar("T")
 
 
-class Listed(NamedTuple):
-    """An object as listed: its size in bytes."""
-
-    name: str
-    size: int
-
-
-Page = list[Listed]
-Names = list[str]
-
-
 class Store(Protocol):
     """Objects by name. Every call raises `StoreFailed` when the store fails."""
 
@@ -92,6 +80,10 @@ class Store(Protocol):
 
         The end of the iteration is the end of the listing: a failure raises.
         """
+        ...
+
+    def odd(self, prefix: str) -> Iterator[Odd]:
+        """What there is besides objects, with such names, in order."""
         ...
 
     def folders(self) -> Names:
@@ -129,103 +121,6 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
         raise StoreFailed(f"{url}: the form is s3://BUCKET/PREFIX")
     prefix = parts.path.strip("/")
     return S3Store(parts.netloc, f"{prefix}/" if prefix else "", given)
-
-
-class DirectoryStore:
-    """Objects as files below a directory."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root.absolute()
-        if not self._root.is_dir():
-            raise StoreFailed(f"{root} is not a directory")
-
-    @property
-    def place(self) -> str:
-        return str(self._root)
-
-    def list(self, prefix: str = "", after: str = "") -> Iterator[Page]:
-        names = self._below(self._root, "", prefix)
-        found = (one for one in names if one.name > after)
-        while page := list(islice(found, PAGE)):
-            yield page
-
-    def folders(self) -> Names:
-        with _reading(self.place):
-            return sorted(
-                entry.name
-                for entry in os.scandir(self._root)
-                if entry.is_dir() and not entry.name.startswith(".")
-            )
-
-    def size(self, name: str) -> int:
-        with _reading(name):
-            found = os.stat(self._path(name))
-        if not stat.S_ISREG(found.st_mode):
-            raise ObjectMissing(name)
-        return found.st_size
-
-    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        with _reading(name), open(self._path(name), "rb", buffering=0) as file:
-            left = max(0, os.fstat(file.fileno()).st_size - start)
-            wanted = left if length is None else length
-            if left < wanted:
-                raise Damaged(TOO_SHORT, f"{name} ends at byte {start + left}")
-            file.seek(start)
-            content = bytearray(wanted)
-            view, got = memoryview(content), 0
-            while got < wanted and (size := file.readinto(view[got:])):
-                got += size
-        if got < wanted:
-            raise Damaged(TOO_SHORT, f"{name} ends at byte {start + got}")
-        return bytes(content)
-
-    def close(self) -> None:
-        pass
-
-    def _path(self, name: str) -> Path:
-        if ".." in name.split("/"):
-            raise ObjectMissing(name)
-        return self._root / name
-
-    def _below(self, directory: Path, at: str, prefix: str) -> Iterator[Listed]:
-        """The objects below a directory, whose names begin with `at`, in the order of names."""
-        with _reading(str(directory)):
-            try:
-                entries = list(os.scandir(directory))
-            except FileNotFoundError:
-                if at:
-                    return  # removed since its parent was listed
-                raise StoreFailed(f"{self.place} is not there any more") from None
-        # A directory is ordered as what it holds: with the slash after its name.
-        named = sorted((at + each.name + ("/" if each.is_dir() else ""), each) for each in entries)
-        for name, entry in named:
-            if entry.name.startswith("."):
-                continue
-            if name.endswith("/"):
-                if name.startswith(prefix) or prefix.startswith(name):
-                    yield from self._below(directory / entry.name, name, prefix)
-            elif name.startswith(prefix):
-                with _reading(name):
-                    try:
-                        yield Listed(name, entry.stat().st_size)
-                    except FileNotFoundError:
-                        continue
-
-
-class _reading:
-    """Turns errors of the file system into ours."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
-            raise ObjectMissing(self._name) from error
-        if isinstance(error, OSError):
-            raise StoreFailed(f"{self._name}: {error}") from error
 
 
 class _Unavailable(Exception):
@@ -291,6 +186,9 @@ class S3Store:
                     raise StoreFailed(f"{self.place}: {name!r} is listed out of order")
                 after = name
             yield page
+
+    def odd(self, prefix: str) -> Iterator[Odd]:
+        return iter(())  # a bucket holds objects only
 
     def folders(self) -> Names:
         return self._try(self._folders, "listing")

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from streamd_audit.findings import INFO, KINDS, SEVERITIES, Finding
-from streamd_audit.names import PackName, SegmentName, parse, split
+from streamd_audit.names import ManifestName, PackName, PieceName, SegmentName, parse, split
 
 # A verdict needs no more than this; the Parquet files have all.
 MAX_FOLDED = 2_000
@@ -48,8 +48,10 @@ _WHOLE_PACK = frozenset(
 _IN_SLICES = frozenset(kind for kind in KINDS if kind.startswith("slice"))
 _PACK_ASIDE = frozenset(("pack_damaged", "pack_footer_damaged", "pack_altered"))
 _SEGMENT = frozenset(kind for kind in KINDS if kind.startswith("segment"))
-_LOG_LOST = _SEGMENT | {
-    "log_gap", "log_end_missing", "chain_broken", "entry_damaged", "index_gap", "object_unreadable",
+# What a log shows whose last entries are gone.
+_LOG_CUT = frozenset(("history_rolled_back", "log_end_missing"))
+_LOG_LOST = _SEGMENT | _LOG_CUT | {
+    "log_gap", "chain_broken", "entry_damaged", "index_gap", "object_unreadable",
     "format_unknown",
 }  # fmt: skip
 _IN_LOG = frozenset(("history_changed", "term_wrong", "leaders_disagree", "stamp_back"))
@@ -65,15 +67,21 @@ _IN_APPENDS = frozenset(
 )  # fmt: skip
 _MODELLED = _IN_APPENDS | {
     "stream_lost", "stream_unknown", "tail_differs", "closed_differs", "producer_differs",
-    "trim_lost", "fork_moved", "expiry_lost", "settings_differ",
+    "trim_lost", "fork_moved", "expiry_lost", "settings_differ", "cold_differs",
 }  # fmt: skip
 # What is found by comparing with where the log leads to, and may leave totals wrong.
 _COUNTED = _MODELLED | {
-    "bytes_differ", "bucket_differs", "counts_differ", "slice_contradicts_log", "slice_cuts_append",
+    "bytes_differ", "removal_wrong", "slice_contradicts_log", "slice_cuts_append",
     "slice_not_in_log", "slice_gap", "slice_overlap", "live_lost", "live_differs",
-    "live_tail_differs", "live_state_differs",
+    "live_tail_differs", "live_state_differs", "bucket_differs", "counts_differ",
 }  # fmt: skip
-_BY_LOG = _COUNTED | {"token_differs", "limits_differ"}
+# Rows that other rows of the same state determine.
+_DETERMINED = frozenset(("counts_differ", "due_differs", "blob_differs"))
+_BY_LOG = _COUNTED | _DETERMINED | {
+    "token_differs", "limits_differ", "session_differs", "header_differs", "state_stale",
+}  # fmt: skip
+# So many faults in one state are one: it is another state.
+_OTHER_STATE = 20
 # An object whose digest is wrong, if nothing else is.
 _ALTERED = frozenset(("segment_altered", "manifest_altered", "piece_altered", "end_altered"))
 # What a state that cannot be read seems to have lost.
@@ -86,9 +94,13 @@ def fold(findings: Iterable[Finding], more: int = 0) -> Verdict:
     """Each fault once, the worst first."""
     faults: list[Fault] = []
     listed: list[Finding] = []
-    for found in sorted(set(findings), key=_order):
+    ordered = sorted(set(findings), key=_order)
+    other = _other_states(ordered)
+    for found in ordered:
         for fault in faults:
-            if _explains(fault.finding, found):
+            if _explains(fault.finding, found) or (
+                found.object in other and fault.finding.object == found.object
+            ):
                 fault.followers[found.kind] += 1
                 break
         else:
@@ -98,6 +110,16 @@ def fold(findings: Iterable[Finding], more: int = 0) -> Verdict:
                 faults.append(Fault(found))
     faults.sort(key=lambda fault: (SEVERITIES.index(fault.finding.severity), _order(fault.finding)))
     return Verdict(faults, listed, more)
+
+
+def _other_states(findings: Iterable[Finding]) -> set[str | None]:
+    """The manifests of states that differ from the log in many ways."""
+    counts = Counter(
+        found.object
+        for found in findings
+        if found.kind in _BY_LOG and isinstance(_parsed(found), ManifestName)
+    )
+    return {name for name, count in counts.items() if count > _OTHER_STATE}
 
 
 def _order(found: Finding) -> tuple[Any, ...]:
@@ -127,6 +149,7 @@ _RANKS: tuple[frozenset[str], ...] = (
     frozenset(("manifest_stale", "manifest_foreign")),
     _STATE_LOST - _OFF_LOG - _ALTERED,
     _ALTERED,
+    frozenset(("state_stale", "header_differs")),
     _IN_APPENDS,
     frozenset(("slice_contradicts_log", "bytes_differ")),
     _MODELLED,
@@ -141,34 +164,81 @@ _RANK_OF = {kind: number for number, kinds in reversed([*enumerate(_RANKS)]) for
 def rank(found: Finding) -> int:
     """A finding that may explain others has a lower rank; one that is not a fault the highest."""
     if found.severity == INFO:
+        return len(_RANKS) + 2
+    if found.kind == "cold_differs" or _is_unknown_part(found):
         return len(_RANKS) + 1
     return _RANK_OF.get(found.kind, len(_RANKS))
 
 
 def _explains(first: Finding, later: Finding) -> bool:
     """Whether `later` is there because of `first`."""
-    if first.object is not None and first.object == later.object:
+    if _is_unknown_part(first):
+        return False
+    is_compared = first.kind in _BY_LOG and isinstance(_parsed(first), ManifestName)
+    if first.object is not None and first.object == later.object and not is_compared:
         return _explains_in_object(first.kind, later.kind)
     if first.group is not None and _group(later) not in (None, first.group):
         return False
     if _of_log(first):
         return _explained_by_log(first, later)
     if first.kind in _STATE_LOST:
-        # Everything that was to be compared with that state, or found through it.
-        return later.kind in _STATE_LOST | _BY_LOG | _ORPHANS | {"manifest_off_log", "not_audited"}
+        return _explained_by_state(first, later)
     if first.kind in ("slice_contradicts_log", "bytes_differ"):
         if later.kind in _OFF_LOG:
             return True
         return _is_stream(first, later) and later.kind in _BY_LOG
-    if first.kind in _MODELLED and _is_stream(first, later):
+    if first.kind in _MODELLED:
+        return _explained_by_stream(first, later)
+    if first.kind in _IN_SLICES and _is_stream(first, later):
+        return later.kind in ("slice_gap", "slice_overlap", "cold_differs", "live_differs")
+    if not _may_be_of_one_state(first, later):
+        return False
+    if first.kind == later.kind == "blob_differs":
+        return (first.expected or "").partition(":")[0] == (later.expected or "").partition(":")[0]
+    return later.kind in _DETERMINED and first.kind in _COUNTED
+
+
+def _is_unknown_part(found: Finding) -> bool:
+    """Whether only a part of an object is unknown, which hides nothing else."""
+    is_part = found.index is not None or found.stream_id is not None
+    return found.kind == "format_unknown" and is_part
+
+
+def _explained_by_stream(first: Finding, later: Finding) -> bool:
+    """By how a state differs from the log in one stream."""
+    if _is_stream(first, later):
         return later.kind in _BY_LOG
-    if first.kind in ("stream_lost", "stream_unknown") and later.kind == "bucket_differs":
-        # The bucket counts its streams.
+    if not _may_be_of_one_state(first, later):
+        return False
+    if later.kind == "bucket_differs":
+        # The bucket counts its streams and their bytes.
         bucket = (first.stream or "").partition("/")[0]
         return (later.expected or "").startswith(f"bucket {bucket}:")
-    if first.kind in _IN_SLICES and _is_stream(first, later):
-        return later.kind in ("slice_gap", "slice_overlap", "live_differs")
-    return later.kind == "counts_differ" and first.kind in _COUNTED
+    return later.kind in _DETERMINED
+
+
+def _explained_by_state(first: Finding, later: Finding) -> bool:
+    """By a state, or a row of it, that cannot be read: all that was to be compared with it, or
+    found through it."""
+    if not _may_be_of_one_state(first, later):
+        return later.kind in _ORPHANS
+    if first.kind == "row_damaged" and first.stream is not None:
+        return _is_stream(first, later) or later.kind in _DETERMINED | {"bucket_differs"}
+    return later.kind in _STATE_LOST | _BY_LOG | _ORPHANS | {"manifest_off_log", "not_audited"}
+
+
+def _may_be_of_one_state(first: Finding, later: Finding) -> bool:
+    one, other = _state(first), _state(later)
+    return one is None or other is None or one == other
+
+
+def _state(found: Finding) -> int | None:
+    """The entry of the state that a finding is about, by its manifest or a piece, or else by its
+    index; that of an append is the log's."""
+    named = _parsed(found)
+    if isinstance(named, ManifestName | PieceName):
+        return named.index
+    return None if found.kind in _IN_APPENDS | _IN_SLICES else found.index
 
 
 def _explains_in_object(first: str, later: str) -> bool:
@@ -192,12 +262,14 @@ def _group(found: Finding) -> int | None:
 
 def _of_log(found: Finding) -> bool:
     if found.kind in ("object_unreadable", "format_unknown"):
-        return isinstance(_parsed(found), SegmentName)
+        return isinstance(_parsed(found), SegmentName) and not _is_unknown_part(found)
     return found.kind in _LOG_LOST | _IN_LOG
 
 
 def _explained_by_log(first: Finding, later: Finding) -> bool:
     start, end = _entries(first)
+    if first.kind in _LOG_CUT and later.kind in _LOG_CUT | {"pack_orphan"}:
+        return True
     if later.kind in _SEGMENT:
         return False  # damage of its own
     if later.kind in _LOG_LOST | _IN_LOG:
@@ -251,7 +323,11 @@ def summary(verdict: Verdict, about: Mapping[str, Any], facts: Mapping[str, Any]
     count = len(verdict.faults) + verdict.more
     told = "CLEAN" if verdict.is_clean else f"{count} FINDING{'S' * (count != 1)}"
     lines = [f"{told}  {about['store']}  cluster {about['cluster']}"]
-    lines += [f"  {name:<8} {text}" for name, text in facts.items() if isinstance(text, str)]
+    # First what is proved, and what an operator must not believe proved.
+    for name, told in facts.items():
+        if isinstance(told, list):
+            lines += [f"  {name:<12} {one}" for one in told]
+    lines += [f"  {name:<12} {text}" for name, text in facts.items() if isinstance(text, str)]
     by_kind: dict[str, list[Fault]] = {}
     for fault in verdict.faults:
         by_kind.setdefault(fault.finding.kind, []).append(fault)

@@ -1,40 +1,104 @@
-"""How far an audit has judged, so that the next one need not start at the beginning.
+"""How far an audit has judged, so that the next one need not start at the beginning, and so that
+the store cannot be set back unnoticed.
 
 An audit that found nothing saves a watermark: what it judged is known to be good, as long as the
 log still has the same chain there. An incremental audit begins with the newest state that is not
-after the watermark, takes its rows as they are, and judges the log after it.
+after the watermark, takes its rows as they are, and judges the log after it. Every audit with the
+same ``--out`` compares the log with the watermark, whose entries are never moved back.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from streamd_audit.options import LAST, NotRun, Options
 
 _NAME = "watermark.json"
 
 
+class Mark(NamedTuple):
+    """An entry of a group's log: its index, term and chain."""
+
+    group: int
+    index: int  # type: ignore[assignment]  # of NamedTuple
+    term: int
+    chain: int
+
+
 @dataclass(frozen=True)
 class Watermark:
-    """The last entry of group 0's log that was judged: its index, term and chain."""
+    """The last entry of group 0's log that was judged: its index, term and chain; and those of
+    `others`, if there are more groups."""
 
     cluster: str
     index: int
     term: int
     chain: int
+    others: tuple[Mark, ...] = ()
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        """The last entries judged, of all groups that had some."""
+        own = Mark(0, self.index, self.term, self.chain)
+        return (own, *self.others) if self.index else self.others
+
+    @classmethod
+    def of(cls, cluster: str, marks: Mapping[int, Mark]) -> Watermark:
+        """The watermark of a cluster with the marks of its groups."""
+        _, index, term, chain = marks.get(0, Mark(0, 0, 0, 0))
+        others = tuple(marks[group] for group in sorted(marks) if group)
+        return cls(cluster, index, term, chain, others)
+
+
+class Setback(NamedTuple):
+    """A fault by its name in `findings`."""
+
+    kind: str
+    mark: Mark
+    expected: str
+    found: str
+
+
+def setbacks(
+    marks: Iterable[Mark],
+    last: Mapping[int, int],
+    places: Mapping[tuple[int, int], tuple[int, int]],
+) -> Iterator[Setback]:
+    """Where a log is not a continuation of what was judged before.
+
+    `last` are the last entries of groups, `places` the term and chain at entries (group, index).
+    """
+    for mark in marks:
+        end = last.get(mark.group, 0)
+        if end < mark.index:
+            expected = f"entries up to {mark.index}, as an earlier audit judged"
+            found = f"the last one is {end}" if end else "no log"
+            yield Setback("history_rolled_back", mark, expected, found)
+            continue
+        known = places.get((mark.group, mark.index))
+        if known is not None and known != (mark.term, mark.chain):
+            yield Setback(
+                "history_changed",
+                mark,
+                f"term {mark.term}, chain {mark.chain:08x}, as an earlier audit judged",
+                f"term {known[0]}, chain {known[1]:08x}",
+            )
 
 
 def read_watermark(directory: Path) -> Watermark | None:
     """None if there is none. Raises `NotRun` for a file that is something else."""
     path = directory / _NAME
     try:
-        return Watermark(**json.loads(path.read_text()))
+        said = json.loads(path.read_text())
+        others = tuple(Mark(*map(int, one)) for one in said.pop("others", ()))
+        return Watermark(**said, others=others)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise NotRun(f"{path} is not a watermark: {error}") from error
 
 
@@ -47,15 +111,16 @@ def write_watermark(directory: Path, mark: Watermark) -> None:
 
 
 def begins_after(options: Options, cluster: str) -> tuple[int | None, Watermark | None]:
-    """The index after which to judge the log, and the watermark that says so.
+    """The index after which to judge the log, and the watermark of an earlier audit.
 
     Raises `NotRun` when ``--since last`` has no earlier audit to continue.
     """
+    mark = None if options.out is None else read_watermark(options.out)
     if options.since != LAST:
-        return (None if options.since is None else int(options.since)), None
+        known = mark if mark is not None and mark.cluster == cluster else None
+        return (None if options.since is None else int(options.since)), known
     if options.out is None:
         raise NotRun("--since last needs the --out of the audit before")
-    mark = read_watermark(options.out)
     if mark is None:
         raise NotRun(f"--since last: {options.out} has no watermark of an audit that found nothing")
     if mark.cluster != cluster:

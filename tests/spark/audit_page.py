@@ -12,11 +12,13 @@ from streamd_audit.findings import KINDS, SEVERITIES
 from tests.spark.damages import Catalogue
 from tests.spark.damages_live import LIVE
 from tests.spark.damages_log import LOG
+from tests.spark.damages_odd_log import ODD_LOG
+from tests.spark.damages_older_states import OLDER_STATES
 from tests.spark.damages_packs import PACKS
 from tests.spark.damages_states import STATES
 
 PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
-CATALOGUES = (PACKS, LOG, STATES, LIVE)
+CATALOGUES = (PACKS, LOG, ODD_LOG, STATES, OLDER_STATES, LIVE)
 
 
 def damages_table(kinds_of: dict[str, list[str]]) -> str:

@@ -215,7 +215,7 @@ def invented_stream(scene: Scene) -> Expected:
             like.created_ms,
         )
         rows[stream_row("agents/ghost")] = msgspec.msgpack.encode(ghost)
-        count(rows, streams=1, next_stream_id=1)
+        count(rows, streams=1)
         streams = msgspec.msgpack.decode(rows[b"bagents"], type=Bucket).streams
         edit_row(rows, b"bagents", Bucket, streams=streams + 1)
 

@@ -215,24 +215,24 @@ class Folder:
         """The rows of the newest state."""
         return self.rows(self.manifests()[-1])
 
-    def forge_state(self, edit: Callable[[Rows], None]) -> str:
-        """Edit the rows of the newest state, all checksums recomputed. Returns its manifest."""
+    def forge_state(self, edit: Callable[[Rows], None], number: int = -1) -> str:
+        """Edit the rows of a state, all checksums recomputed. Returns its manifest."""
+        return self._edit_state(self.manifests()[number], edit)
 
-        def change(of: CheckpointOf, rows: Rows) -> CheckpointOf:
-            edit(rows)
-            return of
-
-        return self._forge_state(self.manifests()[-1], change)
+    def index_of(self, number: int) -> int:
+        return self.manifest(self.manifests()[number]).of.index
 
     def forge_states(self, edit: Callable[[Rows], None]) -> None:
         """Edit the rows of all states, all checksums recomputed."""
+        for name in self.manifests():
+            self._edit_state(name, edit)
 
+    def _edit_state(self, name: str, edit: Callable[[Rows], None]) -> str:
         def change(of: CheckpointOf, rows: Rows) -> CheckpointOf:
             edit(rows)
             return of
 
-        for name in self.manifests():
-            self._forge_state(name, change)
+        return self._forge_state(name, change)
 
     def _forge_state(self, name: str, edit: Callable[[CheckpointOf, Rows], CheckpointOf]) -> str:
         manifest, rows, pieces = self.manifest(name), self.rows(name), self.pieces(name)

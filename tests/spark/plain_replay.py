@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
@@ -17,6 +18,7 @@ from streamd_audit import commands as audited
 from streamd_audit.replay import access, buckets, heads, run, scan, sessions
 from streamd_audit.replay.components import components
 from streamd_audit.replay.model import Place
+from streamd_audit.replay.plan import Plan, state_position
 from streamd_audit.replay.quotas import History
 from streamd_audit.rows import read_row
 from streamd_audit.segments import COMMANDS
@@ -57,8 +59,7 @@ class Replayed:
 def plain_replay(
     log: Iterable[LogEntry],
     before: StateRows | None = None,
-    after: StateRows | None = None,
-    *,
+    *after: StateRows,
     first_number: int = 1,
     base: int = 0,
 ) -> Replayed:
@@ -118,21 +119,56 @@ def plain_replay(
         table.append((scope_of[key], 0, run.COMMAND, *place, body))
     table.sort(key=lambda row: (row[0], row[3], row[4]))
     replayed = _settle(
-        table, results, events, initial, tuple(bases), first_number, after and after.index, history
+        table, results, events, initial, tuple(bases), first_number, _places(after), history
     )
     _replay_access(replayed, admissions, before, after)
     return replayed
 
 
 def _replay_access(replayed, commands, before, after) -> None:
-    """Replay the commands about tokens and limits."""
+    """Replay the commands about tokens and limits, and compare the states with them."""
+    places = _places(after)
     held = access.Access()
     for row in _access_rows(before).items():
         held.begin(*row)
     for place, command, now_ms in commands:
         replayed.of_access[place] = held.apply(command, now_ms)
-    if after is not None:
-        replayed.differences = list(access.differences(held, _access_rows(after)))
+    replayed.differences = [
+        found for _, found in access.of_group(_access_events(commands, before, after), places)
+    ]
+
+
+def _places(states: Sequence[StateRows]) -> tuple[Place, ...]:
+    return Plan(None, tuple(state.index for state in states)).places
+
+
+def _access_events(commands, before, after) -> list:
+    found = [
+        (*place, run.COMMAND, now_ms, None, msgspec.msgpack.encode(command))
+        for place, command, now_ms in commands
+    ]
+    for op, index, position, key, value in state_events(before, after):
+        if key.startswith((TOKEN, LIMITS)):
+            found.append((index, position, op, None, key, value))
+    return sorted(found, key=lambda row: row[:2])
+
+
+def state_events(before: StateRows | None, after: Sequence[StateRows]) -> Iterator[tuple]:
+    """The rows of states as a replay meets them: op, index, position, key, value."""
+    known = {} if before is None else before.rows
+    for key, value in known.items():
+        assert before is not None
+        yield run.BEFORE, before.index, -1, key, value
+    for number, state in enumerate(after):
+        place = state.index, state_position(number, is_there=False)
+        for key, value in known.items():
+            if state.rows.get(key) != value:
+                yield run.GONE, *place, key, value
+        place = state.index, state_position(number, is_there=True)
+        for key, value in state.rows.items():
+            if known.get(key) != value:
+                yield run.AFTER, *place, key, value
+        known = state.rows
 
 
 def _access_rows(state: StateRows | None) -> dict:
@@ -145,12 +181,12 @@ def _access_rows(state: StateRows | None) -> dict:
     }
 
 
-def _settle(table, results, events, initial, bases, first_number, compared_at, history) -> Replayed:
+def _settle(table, results, events, initial, bases, first_number, states, history) -> Replayed:
     """Replay until ids and buckets are as assumed."""
     known: dict[Place, int] = {}
     missing: set[Place] = set()
     for rounds in range(1, MAX_ROUNDS):
-        replay = run.Replay(compared_at, bases, first_number, history)
+        replay = run.Replay(states, bases, first_number, history)
         for row in table:
             replay.feed((*row, known.get(row[3:5]), row[3:5] in missing))
         replay.finish()
@@ -233,31 +269,27 @@ def _skipped(nodes, entry, batch, results) -> set[int]:
 
 def _state_rows(before, after, edges):
     found, initial = [], {}
-    for op, state in ((run.BEFORE, before), (run.AFTER, after)):
-        if state is None:
-            continue
-        # Chunks are not replayed. Those of hostile commands may contradict themselves.
-        rows = [
-            (key, read_row(key, value))
-            for key, value in state.rows.items()
-            if not key.startswith(CHUNK)
-        ]
-        key_of = {}
-        for _, row in rows:
-            if row.kind == "stream":
-                key_of[row.value.stream_id] = row.rest
-                if row.value.settings.fork is not None:
-                    edges.append((row.rest, row.value.settings.fork.source))
-            elif row.kind == "bucket" and op == run.BEFORE:
-                initial[row.rest] = row.value.created_ms, row.value.streams, row.value.hidden
-        for key, row in rows:
-            of = row.rest if row.kind == "stream" else None
-            if row.kind == "producer":
-                of = key_of.get(row.numbers[0])
-            if of is not None:
-                position = run.STATE_POSITIONS[row.kind] if op == run.BEFORE else run.AFTER_ALL
-                body = heads.encode((key, state.rows[key]))
-                found.append((of, 0, op, state.index, position, body))
+    # Chunks are not replayed. Those of hostile commands may contradict themselves.
+    events = [
+        (*event, read_row(*event[3:]))
+        for event in state_events(before, after)
+        if not event[3].startswith(CHUNK)
+    ]
+    key_of = {}
+    for op, *_, row in events:
+        if row.kind == "stream":
+            key_of[row.value.stream_id] = row.rest
+            if row.value.settings.fork is not None:
+                edges.append((row.rest, row.value.settings.fork.source))
+        elif row.kind == "bucket" and op == run.BEFORE:
+            initial[row.rest] = row.value.created_ms, row.value.streams, row.value.hidden
+    for op, index, position, key, value, row in events:
+        of = row.rest if row.kind == "stream" else None
+        if row.kind == "producer":
+            of = key_of.get(row.numbers[0])
+        if of is not None:
+            at = run.STATE_POSITIONS[row.kind] if op == run.BEFORE else position
+            found.append((of, 0, op, index, at, heads.encode((key, value))))
     return found, initial
 
 

@@ -30,7 +30,7 @@ from streamd.streams.limits import Limits
 from streamd.streams.model import ForkRequest, IfMatch, ProducerStamp, Settings
 from streamd.streams.offsets import Position
 from streamd.streams.sessions import PackageStamp
-from tests.spark.plain_replay import LogEntry
+from tests.spark.plain_replay import LogEntry, StateRows
 from tests.streams.driver import Driver
 
 TEXT = "text/plain"
@@ -38,7 +38,8 @@ BUCKETS = (b"one", b"two", b"three")
 
 
 class RandomLog:
-    """`log` has entries; `outcomes` those of each entry's commands, by its index."""
+    """`log` has entries; `outcomes` those of each entry's commands, by its index; `states` are some
+    states that the log led to."""
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class RandomLog:
         self.uploads: list[tuple[bytes, int, Position, int]] = []
         self.sessions: dict[int, int] = {}
         self.sequences = {1: 0, 2: 0}
+        self.states: list[StateRows] = []
         self.sent: list[tuple[PackageStamp, list[Command]]] = []
         self.lives(entries)
 
@@ -83,11 +85,16 @@ class RandomLog:
                     self.sent.clear()
                 continue
             if self.random.random() < 0.02:
-                self.driver.flush()
+                self.flush()
                 self.enter([self.driver.gather(self.random.choice((50, 1 << 40)))])
                 continue
             commands = [self.command() for _ in range(self.random.randrange(1, 4))]
             self.enter(commands, self.packages(commands))
+
+    def flush(self) -> None:
+        """Store the state, and keep a copy of it."""
+        self.driver.flush()
+        self.states.append(StateRows(len(self.log), dict(self.driver.store.rows)))
 
     def packages(self, commands: list[Command]) -> list[PackageStamp]:
         """Some commands as a package, new or sent again, after those of no package."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from streamd.streams.commands import FlushCold
 from streamd_audit import audit, chunks_job
 from streamd_audit.names import EndName, ManifestName, PieceName, SegmentName, parse, split
 from streamd_audit.options import CLEAN, FINDINGS, NOT_RUN, start
 from streamd_audit.watermark import read_watermark, write_watermark
 from tests.releases.record import HERE
 from tests.spark.buckets import Clean
+from tests.spark.forging import Folder
 
 pytestmark = pytest.mark.long
 
@@ -67,6 +70,25 @@ def test_a_missing_pack_is_one_finding(
     assert read_watermark(out) is None
 
 
+@pytest.mark.usefixtures("spark")
+def test_a_store_that_was_set_back_is_found_and_the_watermark_stays(
+    rich: Clean, tmp_path: Path
+) -> None:
+    """Everything is as it was some hours ago, in itself without a fault. The second audit, in the
+    same session, does not see the first one's store."""
+    store, out = written(rich.objects, tmp_path / "store"), tmp_path / "out"
+    arguments = ["--store", str(store), "--out", str(out)]
+    assert audit.main(arguments) == CLEAN
+    mark = read_watermark(out)
+    assert mark is not None
+    shutil.rmtree(store)
+    written(as_it_was(rich), store)
+    assert audit.main(arguments) == FINDINGS
+    [found] = document(out)["findings"]
+    assert (found["kind"], found["index"]) == ("history_rolled_back", mark.index)
+    assert read_watermark(out) == mark
+
+
 @pytest.mark.skipif(not ALL, reason="long; make audit-test runs it")
 @pytest.mark.usefixtures("spark")
 def test_an_audit_continues_from_the_previous_one(rich: Clean, tmp_path: Path) -> None:
@@ -75,9 +97,7 @@ def test_an_audit_continues_from_the_previous_one(rich: Clean, tmp_path: Path) -
     assert len(names) >= 2
     store, out = tmp_path / "store", tmp_path / "out"
     until = as_of(names[-2])
-    written(
-        {name: content for name, content in rich.objects.items() if is_as_old(name, until)}, store
-    )
+    written(as_it_was(rich), store)
     arguments = ["--store", str(store), "--out", str(out)]
     assert audit.main(arguments) == CLEAN
     mark = read_watermark(out)
@@ -99,6 +119,18 @@ def test_an_audit_continues_from_the_previous_one(rich: Clean, tmp_path: Path) -
     assert (found["kind"], found["index"]) == ("history_changed", mark.index)
 
 
+def as_it_was(rich: Clean) -> dict[str, bytes]:
+    """The objects as of the state before the newest, and a little later."""
+    until = as_of(sorted(name for name in rich.objects if "/snapshots/" in name)[-2])
+    flushes = Folder(rich.objects, rich.cluster_id).find(lambda said: isinstance(said, FlushCold))
+    packs = {said.command.name for said in flushes if said.index <= until}
+    return {
+        name: content
+        for name, content in rich.objects.items()
+        if name in packs or ("/packs/" not in name and as_of(name) <= until + 12)
+    }
+
+
 def as_of(name: str) -> int:
     """The entry that a manifest or piece is of, or that a segment or pointer ends with."""
     named = parse(split(name)[1])
@@ -106,11 +138,6 @@ def as_of(name: str) -> int:
         return named.last
     assert isinstance(named, ManifestName | PieceName | EndName)
     return named.index
-
-
-def is_as_old(name: str, index: int) -> bool:
-    """Whether an object was there when the archive had got to an entry or a little beyond."""
-    return "/packs/" in name or "/checks/" in name or as_of(name) <= index + 12
 
 
 @pytest.mark.usefixtures("spark")

@@ -13,6 +13,7 @@ import pytest
 from streamd_audit.chunks.coverage import (
     APPEND,
     HOT,
+    REMOVED,
     SLICE,
     STREAM,
     Row,
@@ -49,7 +50,8 @@ def row(what: int, first: int, end: int, **more: object) -> Row:
         "end_record": end,
         "end_byte": end * RECORD_BYTES,
         "object": f"pack {first}" if what == SLICE else None,
-        "is_newest": True,
+        "since": None if what == APPEND else 1,
+        "until": None if what == APPEND else 1,
         "appends": appended(first, end) if what == APPEND else None,
         "digests": None if what == STREAM else digests(first, end),
         "name": "agents/chat",
@@ -68,7 +70,7 @@ def appends(end: int, first: int = 0) -> list[Row]:
 
 def judged(rows: Sequence[Row], *, has_log: bool = True) -> list[Finding]:
     ordered = sorted(rows, key=lambda r: (r.group, r.stream_id, r.start_record, r.what))
-    return list(judge_streams(ordered, CLUSTER, has_log=has_log))
+    return list(judge_streams(ordered, CLUSTER, {0: [200, 400]}, has_log=has_log))
 
 
 def kinds(rows: Sequence[Row], *, has_log: bool = True) -> list[str]:
@@ -105,17 +107,31 @@ def test_trimmed_records_may_be_absent() -> None:
 
 
 def test_slices_of_older_states_do_not_overlap_with_the_newest() -> None:
-    older = row(SLICE, 0, 7, is_newest=False)
-    assert kinds([*WHOLE, older]) == []
+    assert kinds([*WHOLE, row(SLICE, 0, 7, since=0, until=0)]) == []
+
+
+def test_the_records_of_every_state_are_covered() -> None:
+    """The older state has fewer records, in other slices."""
+    older = row(STREAM, -1, 7, start_byte=0, end_byte=0, since=0, until=0)
+    slices = [row(SLICE, 0, 4, since=0), row(SLICE, 4, 7, since=0)]
+    rows = [older, stream(10), *appends(12), *slices, row(HOT, 7, 10)]
+    assert kinds(rows) == []
+    [found] = judged([*rows[:-2], row(SLICE, 4, 7), rows[-1]])
+    assert (found.kind, found.offset, found.index) == ("slice_gap", "4", 200)
+    [found] = judged([*rows[:-1], row(HOT, 7, 10, since=0)])
+    assert (found.kind, found.offset, found.index) == ("slice_not_in_log", "7", 200)
+    [found] = judged([*rows, row(SLICE, 2, 4, since=0, until=0)])
+    assert (found.kind, found.index) == ("slice_overlap", 200)
 
 
 @pytest.mark.parametrize("is_newest", [True, False])
 def test_a_record_with_other_bytes_is_named_by_its_entry(is_newest: bool) -> None:
+    since = 1 if is_newest else None
     forged = digests(4, 7, r5=b"x" * 16)
     rows = [one for one in WHOLE if one.object != "pack 4"]
     if not is_newest:
         rows.append(row(SLICE, 4, 7))
-    [found] = judged([*rows, row(SLICE, 4, 7, digests=forged, is_newest=is_newest)])
+    [found] = judged([*rows, row(SLICE, 4, 7, digests=forged, since=since, until=since)])
     assert (found.kind, found.object, found.index) == ("slice_contradicts_log", "pack 4", 105)
     assert found.offset == f"{5:016d}_{50:016d}"
 
@@ -145,13 +161,36 @@ def test_records_older_than_the_archive_are_not_missed_in_it() -> None:
 
 
 def test_a_deleted_streams_slices_are_compared_as_far_as_the_log_goes() -> None:
-    assert kinds([*appends(10), row(SLICE, 0, 10, is_newest=False)]) == []
+    assert kinds([*appends(10), row(SLICE, 0, 10, since=0, until=0)]) == []
     forged = digests(0, 10, r3=b"x" * 16)
     assert kinds([*appends(10), row(SLICE, 0, 10, digests=forged)]) == ["slice_contradicts_log"]
 
 
 def test_the_parts_of_a_blob_are_not_a_stream() -> None:
     assert kinds([row(SLICE, 0, 3, stream_id=9, name=None)]) == []
+
+
+def test_the_parts_of_a_blob_are_all_there() -> None:
+    blob = stream(5)._replace(name=None)
+    part = row(HOT, 3, 5, digests=None)
+    assert kinds([blob, row(SLICE, 0, 3), part]) == []
+    assert kinds([blob, row(SLICE, 0, 3)]) == ["slice_gap"]
+    assert kinds([blob, row(SLICE, 0, 3), part, row(HOT, 5, 6, digests=None)]) == [
+        "slice_not_in_log"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "found"), [(-1, ["removal_wrong"]), (5, []), (6, ["removal_wrong"])]
+)
+def test_what_a_stream_needs_does_not_await_removal(end: int, found: list[str]) -> None:
+    trimmed = [stream(10, first=5), *appends(10), row(SLICE, 4, 7), row(HOT, 7, 10)]
+    assert kinds([*trimmed, row(REMOVED, -1, end)]) == found
+    assert kinds([*trimmed, row(REMOVED, -1, end, since=0, until=0)]) == []
+
+
+def test_a_stream_that_is_gone_may_await_removal() -> None:
+    assert kinds([*appends(10), row(HOT, 0, 10), row(REMOVED, -1, -1)]) == []
 
 
 def test_records_grouped_into_other_appends_are_found() -> None:
@@ -190,12 +229,13 @@ def test_long_streams_in_slices_of_any_size_are_whole_until_one_record_changes(s
         rows.append(row(APPEND, at, end))
         at = end
     borders = [one.start_record for one in rows if one.what == APPEND] + [total]
-    for is_newest in (True, False):
+    for state in (1, 0):
         cuts = sorted({0, total, *random.sample(borders, 40)})
         for first, end in pairwise(cuts):
             inside = [one for one in borders if first <= one < end]
             counts = [b - a for a, b in zip(inside, [*inside[1:], end], strict=True)]
-            rows.append(row(SLICE, first, end, appends=encode_counts(counts), is_newest=is_newest))
+            grouped = encode_counts(counts)
+            rows.append(row(SLICE, first, end, appends=grouped, since=state, until=state))
     assert kinds(rows) == []
     changed = random.randrange(len(rows) - 20, len(rows))
     victim = rows[changed]

@@ -14,11 +14,19 @@ from tests.spark.buckets import Clean
 from tests.spark.damages import Damage, Scene
 from tests.spark.damages_live import LIVE
 from tests.spark.damages_log import LOG
+from tests.spark.damages_odd_log import ODD_LOG
+from tests.spark.damages_older_states import OLDER_STATES
 from tests.spark.damages_packs import PACKS
 from tests.spark.damages_states import STATES
 from tests.spark.forging import flaw, rewritten_command
 
-ALL = [*PACKS.damages, *LOG.damages, *STATES.damages]
+ALL = [
+    *PACKS.damages,
+    *LOG.damages,
+    *ODD_LOG.damages,
+    *STATES.damages,
+    *OLDER_STATES.damages,
+]
 each_damage = pytest.mark.parametrize("damage", ALL, ids=[damage.name for damage in ALL])
 
 

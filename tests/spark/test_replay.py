@@ -24,12 +24,20 @@ from streamd.streams.limits import Limits
 from streamd.streams.model import VerifiedPosition
 from streamd_audit.replay import model, run, scan
 from streamd_audit.replay.access import findings_of
-from streamd_audit.replay.distribute import replay, with_ops
+from streamd_audit.replay.distribute import replay
 from streamd_audit.replay.plan import Plan
+from streamd_audit.replay.spans import EVENTS_DDL
 from streamd_audit.rows import read_key
 from tests.hostile.test_machine import _driver
 from tests.hostile.values import hostile
-from tests.spark.plain_replay import LogEntry, Replayed, StateRows, log_frame, plain_replay
+from tests.spark.plain_replay import (
+    LogEntry,
+    Replayed,
+    StateRows,
+    log_frame,
+    plain_replay,
+    state_events,
+)
 from tests.spark.random_log import RandomLog
 from tests.streams.driver import Driver
 from tests.streams.test_model import MachineAgainstLists
@@ -52,6 +60,11 @@ class Recorder(Driver):
         super().reopen()
         if not hasattr(self, "log"):
             self.log: dict[int, tuple[LogEntry, list[Outcome], int]] = {}
+            self.states: list[StateRows] = []
+
+    def flush(self) -> None:
+        super().flush()
+        self.states.append(StateRows(self.state.header.applied_index, dict(self.store.rows)))
 
     def entry(self, *commands: Command) -> list[Outcome]:
         index = self.state.header.applied_index + 1
@@ -131,8 +144,8 @@ class ModelAgainstMachine(MachineAgainstLists):
         log = [self.recorder.log[index][0] for index in sorted(self.recorder.log)]
         if self.flushing is not None:
             self.end_flush()
-        after = StateRows(last, self.recorder.rows())
-        check(self.recorder, plain_replay(log, after=after))
+        self.recorder.flush()
+        check(self.recorder, plain_replay(log, None, *self.recorder.states))
         super().teardown()
 
 
@@ -184,9 +197,9 @@ def test_the_model_has_the_bounds_of_the_machine() -> None:
 @pytest.mark.usefixtures("two_producers")
 def test_a_long_log_has_the_same_outcomes_as_in_the_machine(seed: int, quotas: bool) -> None:
     made = RandomLog(seed, 400, quotas=quotas)
-    made.driver.flush()
-    after = StateRows(len(made.log), dict(made.driver.store.rows))
-    replayed = plain_replay(made.log, after=after)
+    made.flush()
+    assert len(made.states) > 2
+    replayed = plain_replay(made.log, None, *made.states)
     assert replayed.tables[run.DIFFERENCES] == []
     assert replayed.differences == []
     known = replayed.results | replayed.of_access
@@ -205,22 +218,22 @@ def test_a_long_log_has_the_same_outcomes_as_in_the_machine(seed: int, quotas: b
 def test_the_replay_in_spark_has_the_same_outcomes(spark: SparkSession, quotas: bool) -> None:
     """Distributed over scopes, with nothing of the log in one place."""
     made = RandomLog(9, 200, wild=False, quotas=quotas)
-    made.driver.flush()
-    rows = made.driver.store.rows
-    last = len(made.log)
-    state = spark.createDataFrame(
-        [(0, last, read_key(key)[0], key, value) for key, value in rows.items()],
-        "`group` int, index long, kind string, key binary, value binary",
+    made.flush()
+    states = spark.createDataFrame(
+        [
+            (0, index, position, op, read_key(key)[0], key, value)
+            for op, index, position, key, value in state_events(None, made.states)
+        ],
+        EVENTS_DDL,
     )
-    plans = {0: Plan(None, last)}
-    replayed = replay(log_frame(spark, made.log), state, plans, range(scan.WRONG))
-    plain = plain_replay(made.log, after=StateRows(last, rows))
+    plans = {0: Plan(None, tuple(state.index for state in made.states))}
+    replayed = replay(log_frame(spark, made.log), states, plans, range(scan.WRONG))
+    plain = plain_replay(made.log, None, *made.states)
     assert replayed.settled
     assert replayed.differences.collect() == []
     assert replayed.access.count() == len(plain.of_access) > 0
-    of_states = with_ops(state, plans)
-    assert of_states is not None
-    assert findings_of(replayed.access, of_states, plans, "c").collect() == []
+    assert findings_of(replayed.access, states, plans, "c").collect() == []
+    assert replayed.buckets.collect() == []
     outcomes = {
         (row["index"], row["position"]): row["result"] for row in replayed.outcomes.collect()
     }

@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from streamd_audit import directories
 from streamd_audit import store as audit_store
 from streamd_audit.errors import TOO_SHORT, UNREADABLE, Damaged, ObjectMissing, StoreFailed
 from streamd_audit.store import Store, open_store
@@ -94,6 +95,7 @@ def test_a_listing_continues_after_a_name(store: Store, begins: str, after: str)
 
 def test_a_listing_reads_all_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_store, "PAGE", 2)
+    monkeypatch.setattr(directories, "PAGE", 2)
     assert list(listed(store)) == sorted(CONTENTS)
     assert [len(page) for page in store.list()] == [2, 2, 1]
 
@@ -194,6 +196,7 @@ def test_a_listing_that_breaks_off_is_an_error(
     minio: MinioServer, prefix: str, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit_store, "PAGE", 2)
+    monkeypatch.setattr(directories, "PAGE", 2)
     store = in_bucket(minio, prefix, proxy.endpoint)
     pages = store.list()
     assert len(next(pages)) == 2

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from streamd_audit.options import NotRun, Options
 from streamd_audit.watermark import (
+    Mark,
     Watermark,
     base_index,
     begins_after,
     read_watermark,
+    setbacks,
     write_watermark,
 )
 
@@ -27,6 +30,47 @@ def test_an_audit_continues_from_the_last_watermark(tmp_path: Path) -> None:
 def test_an_index_needs_no_watermark(tmp_path: Path) -> None:
     assert begins_after(Options("store", tmp_path, since=7), MARK.cluster) == (7, None)
     assert begins_after(Options("store", tmp_path), MARK.cluster) == (None, None)
+
+
+def test_an_audit_of_everything_is_compared_with_the_last_watermark(tmp_path: Path) -> None:
+    write_watermark(tmp_path, MARK)
+    assert begins_after(Options("store", tmp_path), MARK.cluster) == (None, MARK)
+    assert begins_after(Options("store", tmp_path, since=7), MARK.cluster) == (7, MARK)
+    assert begins_after(Options("store", tmp_path), "another") == (None, None)
+
+
+def test_a_watermark_has_every_group(tmp_path: Path) -> None:
+    marks = {0: Mark(0, 812, 3, 0xC0FFEE), 2: Mark(2, 44, 1, 5)}
+    several = Watermark.of(MARK.cluster, marks)
+    assert (several.index, several.marks) == (812, tuple(marks.values()))
+    write_watermark(tmp_path, several)
+    assert read_watermark(tmp_path) == several
+
+
+def test_a_watermark_of_an_earlier_release_has_one_group(tmp_path: Path) -> None:
+    own = {"cluster": MARK.cluster, "index": 812, "term": 3, "chain": 0xC0FFEE}
+    (tmp_path / "watermark.json").write_text(json.dumps(own))
+    assert read_watermark(tmp_path) == MARK
+
+
+@pytest.mark.parametrize(
+    ("last", "place", "kinds"),
+    [
+        (812, (3, 0xC0FFEE), []),
+        (900, (3, 0xC0FFEE), []),
+        (811, None, ["history_rolled_back"]),
+        (0, None, ["history_rolled_back"]),
+        (900, (3, 0xC0FFED), ["history_changed"]),
+        (900, (2, 0xC0FFEE), ["history_changed"]),
+        (900, None, []),  # retention has removed the entry
+    ],
+)
+def test_a_log_must_continue_what_was_judged(
+    last: int, place: tuple[int, int] | None, kinds: list[str]
+) -> None:
+    places = {} if place is None else {(0, 812): place}
+    found = list(setbacks(MARK.marks, {0: last} if last else {}, places))
+    assert [one.kind for one in found] == kinds
 
 
 def test_an_audit_without_a_watermark_of_this_cluster_is_refused(tmp_path: Path) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from streamd_audit import balance
 from streamd_audit.arrow import map_in_arrow
 from streamd_audit.chunks.coverage import encode_counts
 from streamd_audit.chunks.pack import record_digests
 from streamd_audit.context import Context
-from streamd_audit.errors import Damaged
+from streamd_audit.errors import BAD_ROW, UNKNOWN_FIELD, Damaged
 from streamd_audit.findings import (
     FINDINGS_DDL,
     Finding,
@@ -23,60 +23,79 @@ from streamd_audit.findings import (
     findings_batch,
     stream_name,
 )
-from streamd_audit.frames import arrow_schema, findings_frame
-from streamd_audit.replay.whole import state_rows
-from streamd_audit.rows import Row, read_row
-from streamd_audit.states import State
+from streamd_audit.frames import arrow_schema, rows_in
+from streamd_audit.replay.stored import state_indexes, state_rows, state_spans
+from streamd_audit.rows import Row, check_row_known, read_row
 
+# What a row of the states from number `since` to number `until` says; `object` is a piece with it.
 CLAIMS_DDL = (
-    "said string, `group` int, state long, is_newest boolean, stream_id long, start_record long, "
+    "said string, `group` int, since int, until int, stream_id long, start_record long, "
     "start_byte long, end_record long, end_byte long, term long, number long, offset long, "
     "length long, crc long, digest binary, name string, size long, live long, object string, "
     "digests binary, appends binary"
 )
 _CLAIMS_ARROW = arrow_schema(CLAIMS_DDL)
-_OF_EVERY_STATE = ("slice", "pack")
+# An account of `balance`: `name` of `digest`, due `size`, told `live`.
+SHARE = "share"
 
 
-def claimed_rows(context: Context, newest: Mapping[int, State]) -> DataFrame:
-    """Slices and packs of every state; streams and their own records of the newest. Rows that
-    cannot be read have ``damaged`` in `said` and the reason in `name`."""
-    is_newest = F.lit(False)
-    for state in newest.values():
-        is_newest = is_newest | F.col("object").startswith(state.pieces(context.cluster))
-    rows = (
+def claimed_rows(context: Context) -> DataFrame:
+    """What the rows of all states say. Rows that cannot be read have ``damaged`` in `said` and the
+    reason in `name`, and so do objects, without a `since`."""
+    problems = (
         state_rows(context)
-        .withColumn("is_newest", is_newest)
-        .where(
-            F.col("kind").isin(*_OF_EVERY_STATE) | F.col("is_newest") | F.col("problem").isNotNull()
+        .where("problem is not null")
+        .select(
+            "group",
+            F.lit(None).cast("binary").alias("key"),
+            F.lit(None).cast("binary").alias("value"),
+            "object",
+            F.lit(None).cast("int").alias("since"),
+            F.col("index").cast("int").alias("until"),
+            "problem",
         )
     )
-    return map_in_arrow(rows, _decode_rows, CLAIMS_DDL).persist(StorageLevel.DISK_ONLY)
+    rows = state_spans(context).select("group", "key", "value", "object", "since", "until")
+    rows = rows.withColumn("problem", F.lit(None).cast("string")).unionByName(problems)
+    return context.keep(map_in_arrow(rows, _decode_rows, CLAIMS_DDL))
 
 
 def _decode_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    names = ("group", "index", "is_newest", "object", "key", "value", "problem")
+    names = ("group", "since", "until", "object", "key", "value", "problem")
     for batch in batches:
         columns = (batch.column(name).to_pylist() for name in names)
-        found = []
-        for group, state, is_newest, piece, key, value, problem in zip(*columns, strict=True):
-            at = {"group": group, "state": state, "is_newest": is_newest}
+        found: list[dict[str, Any]] = []
+        for group, since, until, piece, key, value, problem in zip(*columns, strict=True):
+            at = {"group": group, "since": since, "until": until}
             if problem is not None:
                 found.append({**at, "said": "damaged", "object": piece, "name": problem})
                 continue
             try:
-                said = _said(read_row(key, value))
+                row = read_row(key, value)
+                balance.check_row(group, row)
             except Damaged as damaged:
-                said = {"said": "damaged", "object": piece, "name": f"bad_row: {damaged.detail}"}
-            if said is not None:
-                found.append({**at, **said})
+                found.append({**at, **_not_read(damaged, piece, key)})
+                continue
+            try:
+                check_row_known(row, value)
+            except Damaged as damaged:
+                found.append({**at, **_not_read(damaged, piece, key)})
+            found += ({**at, **said} for said in _said(row))
         yield pa.RecordBatch.from_pylist(found, schema=_CLAIMS_ARROW)
 
 
-def _said(row: Row) -> dict[str, Any] | None:
+def _not_read(damaged: Damaged, piece: str, key: bytes) -> dict[str, Any]:
+    what = UNKNOWN_FIELD if damaged.kind == UNKNOWN_FIELD else BAD_ROW
+    told = f"{what}: {damaged.detail}"
+    return {"said": "damaged", "object": piece, "name": told, "digest": key}
+
+
+def _said(row: Row) -> Iterator[dict[str, Any]]:
+    for what, about, due, told in balance.shares(row):
+        yield {"said": SHARE, "name": what, "digest": about, "size": due, "live": told}
     value: Any = row.value
     if row.kind == "slice":
-        return {
+        yield {
             "said": "slice",
             "stream_id": row.numbers[0],
             "end_record": row.numbers[1],
@@ -85,107 +104,98 @@ def _said(row: Row) -> dict[str, Any] | None:
                 "crc", "digest",
             )},
         }  # fmt: skip
-    if row.kind == "pack":
+    elif row.kind == "pack":
         term, number = row.numbers
-        return {
+        yield {
             "said": "pack", "term": term, "number": number, "name": value.name,
             "size": value.size, "live": value.live,
         }  # fmt: skip
-    if row.kind == "stream":
+    elif row.kind == "stream":
         first = value.extents[-1].end_record if value.extents else 0
         first = max(first, value.earliest[0])
-        hot = 0 if value.hot_at_ms is None else value.size - value.cold[1]
-        return {
+        yield {
             "said": "stream", "stream_id": value.stream_id, "start_record": first,
             "end_record": value.records, "name": stream_name(*row.rest.split(b"\0", 1)),
-            "size": hot,
         }  # fmt: skip
-    if row.kind == "chunk":
-        return {
+    elif row.kind == "chunk":
+        yield {
             "said": "hot", "stream_id": row.numbers[0], "start_record": value.start_record,
             "start_byte": value.start_byte, "end_record": value.end_record,
             "end_byte": value.end_byte, "digests": record_digests(value.lengths, value.data),
             "appends": encode_counts(value.appends),
         }  # fmt: skip
-    if row.kind == "blob":
-        return {
-            "said": "blob", "stream_id": row.numbers[0],
-            "size": 0 if value.hot_at_ms is None else value.size - value.cold[1],
+    elif row.kind in ("blob", "upload"):
+        parts = value.records if row.kind == "blob" else value.parts
+        yield {"said": "blob", "stream_id": row.numbers[0], "start_record": 0, "end_record": parts}
+    elif row.kind == "part":
+        blob_id, number = row.numbers
+        yield {
+            "said": "hot", "stream_id": blob_id, "start_record": number, "start_byte": 0,
+            "end_record": number + 1, "end_byte": 0,
         }  # fmt: skip
-    if row.kind == "header":
-        return {"said": "header", "size": value.hot_bytes, "live": value.cold_bytes,
-                "number": value.streams}  # fmt: skip
-    return None
+    elif row.kind in ("garbage", "trim"):
+        end = row.numbers[1] if row.kind == "trim" else -1
+        yield {"said": "removed", "stream_id": row.numbers[0], "end_record": end}
 
 
-def totals(context: Context, rows: DataFrame, newest: Mapping[int, State]) -> DataFrame:
-    """Totals in the newest state that differ from the sums of what they count."""
-    cluster = context.cluster
-    mine = rows.where("is_newest")
-    is_slice = F.col("said") == "slice"
-    of_packs = (
-        mine.where(F.col("said").isin("pack", "slice"))
-        .groupBy("group", "term", "number")
-        .agg(
-            F.sum(F.when(is_slice, F.col("length"))).alias("sum"),
-            F.max("name").alias("name"),
-            F.max("live").alias("live"),
+def totals(context: Context, rows: DataFrame) -> DataFrame:
+    """Totals in states that differ from the sums of what they count, and other rows that must agree
+    in a state: each account at the first state in which its sides differ."""
+    cluster, indexes = context.cluster, state_indexes(context)
+    mine = rows.where(F.col("said") == SHARE)
+    account = ["group", "name", "digest"]
+    begun = mine.select(*account, F.col("since").alias("number"), "size", "live")
+    ended = mine.select(
+        *account, (F.col("until") + 1).alias("number"), (-F.col("size")).alias("size"),
+        (-F.col("live")).alias("live"),
+    )  # fmt: skip
+    sizes = F.sum("size").alias("size"), F.sum("live").alias("live")
+    changes = begun.unionByName(ended).groupBy(*account, "number").agg(*sizes)
+    until_now = Window.partitionBy(*account).orderBy("number")
+    sums = changes.select(
+        *account, "number", F.sum("size").over(until_now).alias("size"),
+        F.sum("live").over(until_now).alias("live"),
+    )  # fmt: skip
+    first = F.min_by(F.struct("number", "size", "live"), "number").alias("first")
+    odd = sums.where("size != live").groupBy(*account).agg(first).select(*account, "first.*")
+
+    def findings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        names = "group", "name", "digest", "number", "size", "live"
+        yield findings_batch(
+            finding(
+                balance.KIND_OF[what],
+                cluster=cluster,
+                group=group,
+                index=indexes[group][number],
+                expected=f"{balance.name_of(what, about)}{due} {what}",
+                found=f"{told} {what}",
+            )
+            for group, what, about, number, due, told in rows_in(batches, *names)
         )
-        .where("live != coalesce(sum, 0)")
-        .select(
-            "group",
-            F.col("name").alias("object"),
-            F.format_string("%d bytes alive", F.coalesce("sum", F.lit(0))).alias("expected"),
-            F.format_string("%d bytes alive", "live").alias("found"),
-        )
-    )
-    sums = mine.groupBy("group").agg(
-        F.sum(F.when(F.col("said").isin("stream", "blob"), F.col("size"))).alias("hot"),
-        F.sum(F.when(F.col("said") == "pack", F.col("live"))).alias("cold"),
-        F.sum(F.when(F.col("said") == "stream", 1)).alias("streams"),
-        F.max(F.when(F.col("said") == "header", F.col("size"))).alias("hot_told"),
-        F.max(F.when(F.col("said") == "header", F.col("live"))).alias("cold_told"),
-        F.max(F.when(F.col("said") == "header", F.col("number"))).alias("streams_told"),
-    )
-    told = "%d hot bytes, %d cold bytes, %d streams"
-    of_header = (
-        sums.na.fill(0)
-        .where("hot != hot_told or cold != cold_told or streams != streams_told")
-        .select(
-            "group",
-            F.lit(None).cast("string").alias("object"),
-            F.format_string(told, "hot", "cold", "streams").alias("expected"),
-            F.format_string(told, "hot_told", "cold_told", "streams_told").alias("found"),
-        )
-    )
-    indexes = F.create_map(
-        *[F.lit(each) for group, state in newest.items() for each in (group, state.index)]
-    ) if newest else F.create_map(F.lit(0), F.lit(0))  # fmt: skip
-    return findings_frame(
-        of_packs.unionByName(of_header).withColumn("index", indexes[F.col("group")]),
-        "counts_differ",
-        cluster,
-    )
+
+    return map_in_arrow(odd, findings, FINDINGS_DDL)
 
 
 def damaged_rows(context: Context, rows: DataFrame) -> DataFrame:
     """Findings about pieces and rows that cannot be read; for rows, one per piece."""
     cluster = context.cluster
+    indexes = state_indexes(context)
     damaged = rows.where("said = 'damaged'").withColumn("damage", F.substring_index("name", ":", 1))
-    told = damaged.groupBy("group", F.col("state").alias("index"), "object", "damage").agg(
-        F.min("name").alias("found"), F.count("*").alias("times")
+    told = damaged.groupBy("group", "since", "until", "object", "damage").agg(
+        F.min("name").alias("found"), F.count("*").alias("times"), F.min("digest").alias("key")
     )
 
     def kinds(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield findings_batch(_damaged(cluster, row) for row in batch.to_pylist())
+            yield findings_batch(_damaged(cluster, row, indexes) for row in batch.to_pylist())
 
     return map_in_arrow(told, kinds, FINDINGS_DDL)
 
 
-def _damaged(cluster: str, row: dict[str, Any]) -> Finding:
+def _damaged(cluster: str, row: dict[str, Any], indexes: Mapping[int, Sequence[int]]) -> Finding:
+    is_object = row["since"] is None
     detail = row["found"].partition(": ")[2]
-    what = "row" if row["damage"] == "bad_row" else "piece"
+    what = "row" if row["damage"] in (BAD_ROW, UNKNOWN_FIELD) and not is_object else "piece"
     if what == "piece" and "/pieces/" not in row["object"]:
         what = "manifest"
     more = f", and {row['times'] - 1} more" if row["times"] > 1 else ""
@@ -193,7 +203,14 @@ def _damaged(cluster: str, row: dict[str, Any]) -> Finding:
         damage_kind(what, row["damage"]),
         cluster=cluster,
         group=row["group"],
-        index=row["index"],
+        index=row["until"] if is_object else indexes[row["group"]][row["since"]],
+        stream=_stream_in(row["key"]) if row["times"] == 1 else None,
         object=row["object"],
         found=detail + more,
     )
+
+
+def _stream_in(key: bytes | None) -> str | None:
+    """The stream whose row it is, by the row's key."""
+    bucket, nul, name = (key or b"").partition(b"\0")
+    return stream_name(bucket[1:], name) if nul and bucket[:1] == b"s" else None

@@ -1,4 +1,4 @@
-"""One stream's records, in their order: from the log, from packs, and from a state's own rows.
+"""One stream's records, in their order: from the log, from packs, and from the states' own rows.
 
 Rows come sorted by stream id and first record, so only a window of digests has to be kept: from the
 earliest record of a slice that waits for the log to its last.
@@ -7,8 +7,8 @@ earliest record of a slice that waits for the log to its last.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from streamd_audit.findings import Finding, finding
 from streamd_audit.replay.run import Appended, decode_appended
 
 # The kind of a row; rows of the same place come in this order.
-STREAM, APPEND, SLICE, HOT = range(4)
+STREAM, APPEND, SLICE, HOT, REMOVED = range(5)
 _DIGEST_BYTES = 16
 encode_counts = msgspec.msgpack.Encoder().encode
 decode_counts = msgspec.msgpack.Decoder(list[int]).decode
@@ -28,10 +28,13 @@ _NONE_APPENDED = encode_counts(Appended())
 class Row(NamedTuple):
     """The records in [`start_record`, `end_record`) of a stream id.
 
+    They are in the states from number `since` to number `until`, or, with None, in the log only.
     STREAM comes first: a state must have the records from `start_byte` to `end_record`, and the log
-    may lack those before `end_byte`, which existed before it; `start_record` is -1. An APPEND
-    stands for several, one after the other. A SLICE has its `object`, and `is_newest` unless only
-    an older state, or nothing but the log, refers to it. HOT rows are a state's own. `appends` is a
+    may lack those before `end_byte`, which existed before it; `start_record` is -1. So it is for
+    REMOVED: the records before `end_record`, or with -1 all, await removal. A STREAM without a name
+    is a blob, whose records are its parts. An APPEND
+    stands for several, one after the other. A SLICE has its `object`. HOT rows are a state's own.
+    `appends` is a
     `run.Appended` in MessagePack for an APPEND; for others it is how many records each append had,
     empty if one each. `digests` are 16 bytes per record, None if they cannot be read.
     """
@@ -44,7 +47,8 @@ class Row(NamedTuple):
     end_record: int
     end_byte: int
     object: str | None
-    is_newest: bool
+    since: int | None
+    until: int | None
     appends: bytes | None
     digests: bytes | None
     name: str | None
@@ -52,17 +56,20 @@ class Row(NamedTuple):
 
 COLUMNS = (
     "group", "stream_id", "what", "start_record", "start_byte", "end_record", "end_byte", "object",
-    "is_newest", "appends", "digests", "name",
+    "since", "until", "appends", "digests", "name",
 )  # fmt: skip
 ROWS_DDL = (
     "`group` int, stream_id long, what int, start_record long, start_byte long, end_record long, "
-    "end_byte long, object string, is_newest boolean, appends binary, "
+    "end_byte long, object string, since int, until int, appends binary, "
     "digests binary, name string"
 )
 
 
-def judge_streams(rows: Iterable[Row], cluster: str, *, has_log: bool) -> Iterator[Finding]:
-    """Judge whole streams; `rows` are sorted by group, stream id, first record, and kind.
+def judge_streams(
+    rows: Iterable[Row], cluster: str, states: Mapping[int, Sequence[int]], *, has_log: bool
+) -> Iterator[Finding]:
+    """Judge whole streams; `rows` are sorted by group, stream id, first record, and kind. `states`
+    are the entries of the states of each group.
 
     Without a log to compare with, the references are only compared with one another.
     """
@@ -71,44 +78,65 @@ def judge_streams(rows: Iterable[Row], cluster: str, *, has_log: bool) -> Iterat
         if stream is None or (row.group, row.stream_id) != stream.key:
             if stream is not None:
                 yield from stream.finish()
-            stream = _Stream((row.group, row.stream_id), cluster, has_log)
+            key = row.group, row.stream_id
+            stream = _Stream(key, cluster, states.get(row.group, ()), has_log)
         stream.take(row)
     if stream is not None:
         yield from stream.finish()
 
 
-@dataclass
-class _Known:
-    """What a state says about a stream."""
+class _Known(NamedTuple):
+    """What the states from number `since` to number `until` say about a stream."""
 
-    name: str | None
+    since: int
+    until: int
+    first: int
     tail: int
-    before_log: int
+
+
+@dataclass
+class _Cover:
+    """How far rows of the states from number `since` to number `until` reach, and where their last
+    slice ends."""
+
+    since: int
+    until: int
+    reached: int
+    slices_end: int = 0
 
 
 class _Stream:
-    def __init__(self, key: tuple[int, int], cluster: str, has_log: bool) -> None:
+    def __init__(
+        self, key: tuple[int, int], cluster: str, states: Sequence[int], has_log: bool
+    ) -> None:
         self.key = key
         self._cluster = cluster
+        self._states = states
         self._has_log = has_log
-        self._known: _Known | None = None
+        self._name: str | None = None
+        self._before_log = 0
+        self._known: list[_Known] = []
+        self._covers: list[_Cover] = []
+        self._removed: list[Row] = []
         # The log's digests from record `_first` on, and where each append in them begins.
         self._first = self._end = self._logged_from = 0
         self._digests = bytearray()
         self._starts: list[tuple[int, int, int]] = []
         self._has_appends = False
         self._waiting: list[Row] = []
-        # How far rows of the newest state reach, and where its last slice ends.
-        self._covered = 0
-        self._slices_end = 0
         self._found: dict[str, tuple[Finding, int]] = {}
 
     def take(self, row: Row) -> None:
         if row.what == STREAM:
-            self._known = _Known(row.name, row.end_record, row.end_byte)
-            self._covered = row.start_byte
+            assert row.since is not None
+            assert row.until is not None
+            self._name, self._before_log = row.name, row.end_byte
+            self._known.append(_Known(row.since, row.until, row.start_byte, row.end_record))
+            self._covers.append(_Cover(row.since, row.until, row.start_byte))
         elif row.what == APPEND:
             self._append(row)
+        elif row.what == REMOVED:
+            self._removed.append(row)
         else:
             self._cover(row)
             if row.digests is not None:
@@ -117,9 +145,12 @@ class _Stream:
     def finish(self) -> Iterator[Finding]:
         """The findings, one of each kind; call it after the last row."""
         self._compare(None)
-        known = self._known
-        if known is not None and self._covered < known.tail:
-            self._gap(known.tail)
+        for cover in self._covers:
+            for known in self._known:
+                if known.since <= cover.until and cover.since <= known.until:
+                    self._reach_tail(cover, known)
+        for known in self._known:
+            self._keep_needed(known)
         for found, more in self._found.values():
             if more:
                 found = finding_with(found, f"{found.found}, and in {more} more places")
@@ -128,31 +159,92 @@ class _Stream:
     # -- references -------------------------------------------------------------------------------
 
     def _cover(self, row: Row) -> None:
-        if not row.is_newest or self._known is None:
+        if row.since is None or row.until is None:
             return
-        if row.start_record > self._covered:
-            self._gap(row.start_record)
-        if row.what == SLICE:
-            if row.start_record < self._slices_end:
-                self._add(
-                    "slice_overlap",
-                    row,
-                    (row.start_record, row.start_byte),
-                    f"a slice from record {self._slices_end} on",
-                    f"one from record {row.start_record} on",
-                )
-            self._slices_end = max(self._slices_end, row.end_record)
-        self._covered = max(self._covered, row.end_record)
+        for cover in self._cut(row.since, row.until):
+            if row.start_record > cover.reached:
+                self._gap(cover, row.start_record)
+            if row.what == SLICE:
+                if row.start_record < cover.slices_end:
+                    self._add(
+                        "slice_overlap",
+                        row,
+                        (row.start_record, row.start_byte),
+                        f"a slice from record {cover.slices_end} on",
+                        f"one from record {row.start_record} on",
+                        self._states[cover.since],
+                    )
+                cover.slices_end = max(cover.slices_end, row.end_record)
+            cover.reached = max(cover.reached, row.end_record)
+        self._join()
 
-    def _gap(self, end: int) -> None:
+    def _cut(self, since: int, until: int) -> list[_Cover]:
+        """The covers of exactly these states."""
+        covers: list[_Cover] = []
+        inside: list[_Cover] = []
+        for one in self._covers:
+            low, high = max(one.since, since), min(one.until, until)
+            if low > high:
+                covers.append(one)
+                continue
+            if one.since < low:
+                covers.append(replace(one, until=low - 1))
+            middle = replace(one, since=low, until=high)
+            covers.append(middle)
+            inside.append(middle)
+            if high < one.until:
+                covers.append(replace(one, since=high + 1))
+        self._covers = covers
+        return inside
+
+    def _join(self) -> None:
+        """Join the covers of neighbouring states that reach as far."""
+        covers: list[_Cover] = []
+        for one in sorted(self._covers, key=lambda cover: cover.since):
+            last = covers[-1] if covers else None
+            if (
+                last is not None
+                and last.until == one.since - 1
+                and (last.reached, last.slices_end) == (one.reached, one.slices_end)
+            ):
+                last.until = one.until
+            else:
+                covers.append(one)
+        self._covers = covers
+
+    def _reach_tail(self, cover: _Cover, known: _Known) -> None:
+        """Whether the rows of states reach the tail that these know."""
+        index = self._states[max(cover.since, known.since)]
+        if cover.reached < known.tail:
+            expected = f"records {cover.reached} to {known.tail} in a pack or in the state"
+            self._add("slice_gap", None, cover.reached, expected, "nothing", index)
+        elif cover.reached > known.tail:
+            found = f"records up to {cover.reached}"
+            expected = f"none after record {known.tail}"
+            self._add("slice_not_in_log", None, known.tail, expected, found, index)
+
+    def _keep_needed(self, known: _Known) -> None:
+        """Whether nothing that states need awaits removal in them."""
+        for row in self._removed:
+            assert row.since is not None
+            assert row.until is not None
+            since, until = max(row.since, known.since), min(row.until, known.until)
+            if since <= until and (row.end_record < 0 or row.end_record > known.first):
+                gone = "all" if row.end_record < 0 else f"those before record {row.end_record}"
+                expected = f"records from {known.first} on"
+                found = f"{gone} await removal"
+                self._add("removal_wrong", None, known.first, expected, found, self._states[since])
+
+    def _gap(self, cover: _Cover, end: int) -> None:
         self._add(
             "slice_gap",
             None,
-            self._covered,
-            f"records {self._covered} to {end} in a pack or in the state",
+            cover.reached,
+            f"records {cover.reached} to {end} in a pack or in the state",
             "nothing",
+            self._states[cover.since],
         )
-        self._covered = end
+        cover.reached = end
 
     # -- against the log --------------------------------------------------------------------------
 
@@ -202,10 +294,9 @@ class _Stream:
         digests = row.digests
         if not self._has_log or digests is None:
             return
-        known = self._known
-        if known is None and not self._has_appends:
+        if self._name is None and not self._has_appends:
             return  # the parts of a blob, or a stream that has been deleted
-        before_log = self._logged_from if known is None else known.before_log
+        before_log = self._before_log if self._known else self._logged_from
         first = max(row.start_record, before_log)
         if first >= row.end_record:
             return
@@ -280,7 +371,7 @@ class _Stream:
             kind,
             cluster=self._cluster,
             group=group,
-            stream=None if self._known is None else self._known.name,
+            stream=self._name,
             stream_id=stream_id,
             offset=offset,
             index=index,

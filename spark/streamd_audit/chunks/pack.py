@@ -16,6 +16,7 @@ from streamd_audit.errors import (
     FOOTER_CRC,
     SLICE_CRC,
     TOO_SHORT,
+    UNKNOWN_FIELD,
     UNKNOWN_VERSION,
     Damaged,
 )
@@ -25,6 +26,7 @@ from streamd_audit.packs import (
     SLICE_HEAD_BYTES,
     Chunk,
     SliceRef,
+    check_footer_known,
     read_chunk,
     read_head,
     read_pack,
@@ -33,6 +35,7 @@ from streamd_audit.packs import (
     records_digest,
     walk,
 )
+from streamd_audit.strict import check_known
 
 
 class Held(NamedTuple):
@@ -82,6 +85,9 @@ def judge_pack(
     return JudgedPack(judge.findings, [held for _, held in checked])
 
 
+_UNKNOWN = (UNKNOWN_VERSION, UNKNOWN_FIELD)
+
+
 class _Judge:
     def __init__(self, name: str, named: PackName, content: bytes, cluster: str) -> None:
         self._name, self._named, self._cluster = name, named, cluster
@@ -117,6 +123,10 @@ class _Judge:
             return ("slice_misplaced" if is_right else "slice_altered"), _UNREADABLE
         if found.crc != ref.crc or records_digest(chunk) != ref.digest:
             return "slice_altered", _UNREADABLE
+        try:
+            check_known(chunk, view[SLICE_HEAD_BYTES:], "a slice")
+        except Damaged:
+            return "format_unknown", _UNREADABLE
         return None, Held(record_digests(chunk.lengths, chunk.data), chunk.appends)
 
     def slices(self, refs: Sequence[SliceRef], wrong: Sequence[tuple[SliceRef, str]]) -> None:
@@ -153,6 +163,8 @@ class _Judge:
         found = "bytes of another CRC-32C"
         if why == "slice_altered":
             found = "a slice of other records"
+        elif why == "format_unknown":
+            found = "more than this audit knows"
         elif why == "slice_misplaced":
             found = self._place_at(ref)
         self.add(
@@ -174,7 +186,7 @@ class _Judge:
         expected, found = f"SHA-256 {self._named.digest}", f"SHA-256 {digest}"
         if problem is None:
             self.add("pack_altered", expected=expected, found=found)
-        elif problem.kind == UNKNOWN_VERSION:
+        elif problem.kind in _UNKNOWN:
             self.add("format_unknown", found=problem.detail)
         else:
             kind = "pack_footer_damaged" if self._is_headed() else "pack_damaged"
@@ -184,7 +196,7 @@ class _Judge:
         """Report a whole pack under the name of another."""
         problem = self._problem()
         if problem is not None:
-            kind = "format_unknown" if problem.kind == UNKNOWN_VERSION else "pack_damaged"
+            kind = "format_unknown" if problem.kind in _UNKNOWN else "pack_damaged"
             self.add(kind, found=problem.detail)
             return
         said, named = read_head(self._view), self._named
@@ -203,6 +215,7 @@ class _Judge:
         """What is wrong apart from the slices that are referred to."""
         try:
             _, refs = read_pack(self._content)
+            check_footer_known(self._content, refs)
         except Damaged as damaged:
             return damaged
         if [(ref.offset, ref.crc) for ref in refs] != list(self._walk()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from operator import itemgetter
@@ -22,7 +22,8 @@ from streamd_audit.errors import Damaged, ObjectMissing
 from streamd_audit.findings import FINDINGS_DDL, Finding, finding
 from streamd_audit.frames import arrow_schema
 from streamd_audit.names import PackName, parse, split
-from streamd_audit.packs import SliceRef, read_pack
+from streamd_audit.packs import SliceRef, read_pack, read_refs
+from streamd_audit.replay.stored import state_indexes
 from streamd_audit.store import Store, open_store
 
 _TASK_BYTES = 128 * 1024 * 1024
@@ -39,16 +40,17 @@ Ref = dict[str, Any]
 
 def read_packs(context: Context, refs: DataFrame, judged: Mapping[int, int]) -> DataFrame:
     """Rows of slices for `coverage.judge_streams`, and findings, and packs; `refs` are rows of
-    `refs.REF_DDL`, `judged` the indexes of states that were judged before, by group."""
+    `refs.REF_DDL`, `judged` the numbers of states that were judged before, by group."""
     listing = context.listing
     packs = listing.objects["packs"], 4 + listing.sizes["packs"] // _TASK_BYTES
     tasks = max(1, min(_MAX_TASKS, *packs))
     place = ["group", "term", "number"]
     rows = refs.repartition(tasks, *place).sortWithinPartitions(*place, "said", "offset")
     url, access, cluster = context.options.store, context.options.of_sources(), context.cluster
+    indexes = state_indexes(context)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = _Reader(open_store(url, access), cluster)
+        reader = _Reader(open_store(url, access), cluster, indexes)
         each = (row for batch in batches for row in batch.to_pylist())
         for _, some in groupby(each, key=itemgetter(*place)):
             for pack, slices in packs_of(some, judged):
@@ -61,13 +63,31 @@ def findings_in(passed: DataFrame, rows: DataFrame) -> DataFrame:
     """The findings among the rows; rows of `claims.CLAIMS_DDL` name the streams."""
     parsed = F.from_json("found", FINDINGS_DDL).alias("finding")
     found = passed.where(f"what = {FINDING}").select(parsed).select("finding.*")
-    names = rows.where("said = 'stream'").select("group", "stream_id", "name")
+    streams = rows.where("said = 'stream'").groupBy("group", "stream_id")
+    names = streams.agg(F.max("name").alias("name"))
     named = found.join(names, ["group", "stream_id"], "left")
     return named.withColumn("stream", F.coalesce("stream", "name")).select(*found.columns)
 
 
+def ends_in_pack(store: Store, name: str) -> Iterator[tuple[int, str, int, int]]:
+    """Where the slices of a pack end, by its footer: group, object, stream id, record; nothing for
+    one that cannot be read."""
+    named = parse(split(name)[1])
+    if not isinstance(named, PackName):
+        return
+    try:
+        size = store.size(name)
+        refs = read_refs(lambda at, length: store.read(name, at, length), size)
+    except (Damaged, ObjectMissing):
+        return
+    for ref in refs:
+        yield named.group, name, ref.stream_id, ref.end_record
+
+
 class _Reader:
-    def __init__(self, store: Store, cluster: str) -> None:
+    def __init__(self, store: Store, cluster: str, indexes: Mapping[int, Sequence[int]]) -> None:
+        """`indexes` are the entries of the states of each group."""
+        self._indexes = indexes
         self._store = store
         self._cluster = cluster
 
@@ -79,8 +99,8 @@ class _Reader:
         judged = self._judged(pack, slices)
         told = {
             "what": PACK, "group": pack["group"], "object": name, "size": pack["size"],
-            "state": pack["state"], "is_judged": pack["is_judged"],
-            "slices": sum(row["what"] == SLICE for row in judged),
+            "state": self._index(pack), "is_judged": pack["is_judged"],
+            "slices": len(slices) if pack["state"] is not None else len(judged),
         }  # fmt: skip
         return [told, *judged]
 
@@ -93,7 +113,7 @@ class _Reader:
             "cluster": self._cluster,
             "group": pack["group"],
             "object": name,
-            "index": pack["state"],
+            "index": self._index(pack),
         }
         if not isinstance(named, PackName):
             made = finding("pack_missing", **at, expected="a pack", found="a name that none has")
@@ -113,14 +133,15 @@ class _Reader:
         return [
             *map(_finding, judged.findings),
             *(
-                {
-                    **_row(pack, row),
-                    "digests": held.digests,
-                    "appends": encode_counts(list(held.appends)),
-                }
+                one | {"digests": held.digests, "appends": encode_counts(list(held.appends))}
                 for row, held in zip(slices, judged.held, strict=True)
+                for one in _rows(pack, row)
             ),
         ]
+
+    def _index(self, ref: Ref) -> int | None:
+        """The entry of the newest state that has it."""
+        return None if ref["state"] is None else self._indexes[ref["group"]][ref["state"]]
 
     def _of_footer(self, pack: Ref, content: bytes) -> list[Ref]:
         """A pack's own list of its slices, which no state has yet."""
@@ -130,7 +151,7 @@ class _Reader:
             return []
         return [
             {
-                "is_newest": False,
+                "spans": [(None, None)],
                 **{field: getattr(ref, field) for field in SliceRef.__struct_fields__},
             }
             for ref in refs
@@ -143,7 +164,7 @@ class _Reader:
             group=row["group"],
             stream_id=row["stream_id"],
             offset=(row["start_record"], row["start_byte"]),
-            index=row["state"],
+            index=self._index(row),
             expected="a pack that the state knows",
             found="a slice of a pack that it does not know",
         )
@@ -159,12 +180,12 @@ def _ref(row: Ref) -> SliceRef:
 
 def _unread(pack: Ref, slices: list[Ref]) -> list[dict[str, Any]]:
     """Slices of which only the references are known."""
-    return [{**_row(pack, row), "digests": None, "appends": None} for row in slices]
+    return [one for row in slices for one in _rows(pack, row)]
 
 
-def _row(pack: Ref, row: Ref) -> dict[str, Any]:
-    names = (
-        "stream_id", "start_record", "start_byte", "end_record", "end_byte", "is_newest"
-    )  # fmt: skip
+def _rows(pack: Ref, row: Ref) -> Iterator[dict[str, Any]]:
+    """A slice, in each span of states that have it."""
+    names = "stream_id", "start_record", "start_byte", "end_record", "end_byte"
     about = {"what": SLICE, "group": pack["group"], "object": pack["name"]}
-    return about | {name: row[name] for name in names}
+    for since, until in row["spans"]:
+        yield about | {name: row[name] for name in names} | {"since": since, "until": until}

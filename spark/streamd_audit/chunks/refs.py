@@ -12,14 +12,14 @@ from streamd_audit.context import Context
 from streamd_audit.frames import shaped
 from streamd_audit.packs import SliceRef
 from streamd_audit.replay import scan
+from streamd_audit.replay.stored import state_indexes
 from streamd_audit.replay.whole import account_of, scanned
-from streamd_audit.states import State
 
 # A pack or a slice that a state refers to, or a pack that only the log made or forgot. `name` is
 # the pack's object.
 PACK, SLICE, MADE, FORGOTTEN = "pack", "slice", "made", "forgotten"
 REF_DDL = (
-    "said string, `group` int, term long, number long, state long, is_newest boolean, "
+    "said string, `group` int, term long, number long, since int, until int, "
     "name string, size long, stream_id long, start_record long, start_byte long, "
     "end_record long, end_byte long, offset long, length long, crc long, digest binary"
 )
@@ -28,16 +28,17 @@ _OF_SLICE = SliceRef.__struct_fields__
 Ref = dict[str, Any]
 
 
-def references(context: Context, rows: DataFrame, newest: Mapping[int, State]) -> DataFrame:
+def references(context: Context, rows: DataFrame) -> DataFrame:
     """What states (`claims.CLAIMS_DDL`) say of packs and slices, and after the newest of them the
     log."""
     said = shaped(rows.where(F.col("said").isin(PACK, SLICE)), REF_DDL)
     account_of(context)
     if scan.PACK not in context.notes["log_rows"]:
         return said
+    newest = {group: indexes[-1] for group, indexes in state_indexes(context).items()}
     after, has_none = F.lit(False), F.lit(True)
-    for group, state in newest.items():
-        after = after | ((F.col("group") == group) & (F.col("index") > state.index))
+    for group, index in newest.items():
+        after = after | ((F.col("group") == group) & (F.col("index") > index))
         has_none = has_none & (F.col("group") != group)
     later = scanned(context).where((F.col("what") == scan.PACK) & (after | has_none))
     later = later.select(
@@ -52,10 +53,10 @@ def packs_of(
     rows: Iterable[Ref], judged: Mapping[int, int]
 ) -> Iterator[tuple[Ref | None, list[Ref]]]:
     """The packs of one group, term and number, normally one, and the slices in them that states
-    refer to, each once; slices of unknown packs come with None.
+    refer to, each once, with its `spans` of states; slices of unknown packs come with None.
 
-    A pack's `state` is the newest that refers to it, None if only the log does. Packs of which a
-    state in `judged` has every slice need not be read again (`is_judged`).
+    A pack's `state` is the number of the newest that refers to it, None if only the log does. Packs
+    of which a state in `judged` has every slice need not be read again (`is_judged`).
     """
     packs: dict[tuple[str, int], Ref] = {}
     made: dict[str, Ref] = {}
@@ -65,12 +66,12 @@ def packs_of(
         if row["said"] == PACK:
             packs.setdefault((row["name"], row["size"]), row)
         elif row["said"] == SLICE:
-            row["is_judged"] = judged.get(row["group"]) == row["state"]
             known = slices.setdefault(tuple(map(row.get, _OF_SLICE)), row)
-            if known is not row:
-                known["state"] = max(known["state"], row["state"])
-                known["is_newest"] = known["is_newest"] or row["is_newest"]
-                known["is_judged"] = known["is_judged"] or row["is_judged"]
+            known.setdefault("spans", []).append((row["since"], row["until"]))
+            known["state"] = max(known.get("state", 0), row["until"])
+            before = judged.get(row["group"], -1)
+            is_judged = row["since"] <= before <= row["until"]
+            known["is_judged"] = known.get("is_judged", False) or is_judged
         elif row["said"] == MADE:
             made.setdefault(row["name"], row)
         else:
@@ -85,4 +86,4 @@ def packs_of(
             yield None, alive
     elif not is_forgotten:
         for pack in made.values():
-            yield pack | {"is_judged": False}, []
+            yield pack | {"state": None, "is_judged": False}, []

@@ -1,5 +1,5 @@
 """The tokens of clients and the limits of a group, as its log sets them (docs/auth.md,
-docs/limits.md), compared with the rows of a state.
+docs/limits.md), compared with the rows of states.
 
 Nothing else in the log depends on tokens, so they need no scope. One task replays a group's; it
 holds at most 10,000 of each.
@@ -7,8 +7,9 @@ holds at most 10,000 of each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from streamd_audit.errors import Damaged
 from streamd_audit.findings import FINDINGS_DDL, finding, findings_batch
 from streamd_audit.frames import rows_in
 from streamd_audit.replay import quotas, run
+from streamd_audit.replay.model import Place
 from streamd_audit.replay.plan import Plan
 from streamd_audit.replay.results import (
     CREATED,
@@ -40,6 +42,8 @@ AccessCommand = CreateToken | RotateToken | RevokeToken | SetLimits
 _MAX_TOKENS = 10_000
 # Times further away are this one, the last that a row can hold.
 _LAST_MS = 2**63 - 1
+# After all rows.
+_END = (2**63, 0, None, None, None, None)
 _NAMES = "group", "index", "position", "op", "log_ms", "key", "body"
 # Enough to tell two digests apart; a report needs no whole one.
 _SHOWN_DIGITS = 16
@@ -201,25 +205,24 @@ def _shown(value: object) -> str:
 
 
 def findings_of(
-    commands: DataFrame, state: DataFrame, plans: Mapping[int, Plan], cluster: str
+    commands: DataFrame, states: DataFrame, plans: Mapping[int, Plan], cluster: str
 ) -> DataFrame:
     """Findings (`FINDINGS_DDL`) where the states that the plans compare with differ.
 
-    `commands` are those of `Replayed`; `state` are rows of the states that the plans name (group,
-    index, op, kind, key, value).
+    `commands` are those of `Replayed`; `states` are rows of the states that the plans name
+    (`spans.EVENTS_DDL`).
     """
-    until = {group: plan.after for group, plan in plans.items() if plan.after is not None}
+    places = {group: plan.places for group, plan in plans.items()}
     nothing = f.lit(None)
-    of_log = commands.where(f.col("group").isin(*until)).select(
+    of_log = commands.where(f.col("group").isin(*places)).select(
         "group", "index", "position", f.lit(run.COMMAND).alias("op"), "log_ms",
         nothing.cast("binary").alias("key"), "body",
     )  # fmt: skip
-    position = f.when(f.col("op") == run.AFTER, run.AFTER_ALL).otherwise(-1)
-    of_states = state.where(f.col("kind").isin("token", "limits")).select(
-        "group", "index", position.alias("position"), "op", nothing.cast("long").alias("log_ms"),
-        "key", f.col("value").alias("body"),
+    of_states = states.where(f.col("kind").isin("token", "limits")).select(
+        "group", "index", "position", "op", nothing.cast("long").alias("log_ms"), "key",
+        f.col("value").alias("body"),
     )  # fmt: skip
-    ordered = of_log.unionByName(of_states.where(f.col("group").isin(*until)))
+    ordered = of_log.unionByName(of_states)
     ordered = ordered.repartition("group").sortWithinPartitions("group", "index", "position")
 
     def findings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -228,32 +231,45 @@ def findings_of(
                 found.kind,
                 cluster=cluster,
                 group=group,
-                index=until[group],
+                index=index,
                 expected=found.expected,
                 found=found.found,
             )
             for group, rows in groupby(rows_in(batches, *_NAMES), key=itemgetter(0))
-            for found in _of_group(rows, until[group])
+            for index, found in of_group((row[1:] for row in rows), places[group])
         )
 
     return map_in_arrow(ordered.select(*_NAMES), findings, FINDINGS_DDL)
 
 
-def _of_group(rows: Iterable[tuple[Any, ...]], until: int) -> Iterator[Difference]:
+def of_group(
+    rows: Iterable[tuple[Any, ...]], states: Sequence[Place]
+) -> Iterator[tuple[int, Difference]]:
+    """Where the states at these places differ, by their indexes; `rows` are commands and rows of
+    states in order: index, position, op, log time, key, body."""
     held = Access()
     said: dict[bytes, Token | Limits] = {}
-    for _, index, _, op, log_ms, key, body in rows:
+    left = deque(states)
+    is_changed = False
+    for index, position, op, log_ms, key, body in chain(rows, [_END]):
+        while left and left[0] < (index, position):
+            state = left.popleft()
+            if is_changed:
+                yield from ((state[0], found) for found in differences(held, said))
+            is_changed = False
         if op == run.COMMAND:
-            if index <= until:
-                held.apply(decode_command(body), log_ms)
+            held.apply(decode_command(body), log_ms)
+            is_changed = True
             continue
-        try:
-            value = read_row(key, body).value
-        except Damaged:
-            continue  # reported as `row_damaged`
-        assert isinstance(value, Token | Limits)
-        if op == run.BEFORE:
-            held.begin(key, value)
-        else:
+        is_changed = is_changed or op != run.BEFORE
+        if op == run.GONE:
+            said.pop(key, None)
+        elif op is not None:
+            try:
+                value = read_row(key, body).value
+            except Damaged:
+                continue  # reported as `row_damaged`
+            assert isinstance(value, Token | Limits)
             said[key] = value
-    return differences(held, said)
+            if op == run.BEFORE:
+                held.begin(key, value)

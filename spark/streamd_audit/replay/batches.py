@@ -5,7 +5,9 @@ Each function's rows have the columns that a schema here names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from streamd_audit.errors import Damaged
 from streamd_audit.frames import batches_of, rows_in
 from streamd_audit.replay import buckets, heads, run, scan, sessions
 from streamd_audit.replay.components import components
+from streamd_audit.replay.model import Place
 from streamd_audit.replay.plan import Plan
 from streamd_audit.replay.quotas import History
 from streamd_audit.rows import Bucket as BucketRow
@@ -53,12 +56,9 @@ def _text(key: bytes) -> tuple[str, str] | None:
 
 SESSION_EVENTS = (
     "`group` int, node_id long, index long, position int, event int, one long, two long, "
-    "three long, four long"
+    "three long, four long, body binary"
 )
-REFUSED = "`group` int, index long, position int, result string"
-
-# The kind of a row about a node: a state's session and its packages, a session opened, a package.
-_KNOWN, _REMEMBERED, OPENED, _PACKAGE = range(4)
+JUDGED = "`group` int, index long, position int, result string, expected string, found string"
 
 
 @_makes(SESSION_EVENTS)
@@ -67,68 +67,52 @@ def of_packages(batches: Batches) -> Rows:
     for group, index, position, body in rows_in(batches, "group", "index", "position", "body"):
         package = scan.decode_package(body)
         told = package.session_id, package.sequence, package.lowest, package.count
-        yield group, package.node_id, index, position, _PACKAGE, *told
+        yield group, package.node_id, index, position, sessions.PACKAGE, *told, None
 
 
-@_makes(SESSION_EVENTS)
-def known_sessions(batches: Batches) -> Rows:
-    """The sessions that a state remembers."""
-    for group, index, body in rows_in(batches, "group", "index", "body"):
-        row = read_row(*heads.decode_row(body))
-        if isinstance(row.value, SessionRow):
-            known = row.value
-            place = group, row.numbers[0], index
-            yield *place, -2, _KNOWN, known.session_id, known.nonce, known.lowest, None
-            for sequence, outcomes in known.outcomes.items():
-                yield *place, -1, _REMEMBERED, sequence, len(outcomes), None, None
+def judge_packages(
+    members: Mapping[int, Sequence[tuple[int, frozenset[int]]]],
+    places: Mapping[int, Sequence[Place]],
+) -> ArrowMap:
+    """The commands of packages that do not take effect, and sessions that are not opened; and,
+    without a position, where states differ from that.
 
-
-def judge_packages(members: Mapping[int, tuple[tuple[int, frozenset[int]], ...]]) -> ArrowMap:
-    """The commands of packages that do not take effect, and sessions that are not opened.
-
-    `members` are the nodes of each group as of entries of its log.
+    `members` are the nodes of each group as of entries of its log, `places` those of the states.
     """
 
-    @_makes(REFUSED)
+    @_makes(JUDGED)
     def judge(batches: Batches) -> Rows:
-        at, node = None, sessions.Node()
-        changes: Iterator[tuple[int, frozenset[int]]] = iter(())
-        change: tuple[int, frozenset[int]] | None = None
-        known: tuple[int, int, int, dict[int, int]] | None = None
         names = (
-            "group", "node_id", "index", "position", "event", "one", "two", "three", "four"
+            "group", "node_id", "index", "position", "event", "one", "two", "three", "four", "body"
         )  # fmt: skip
-        for row in rows_in(batches, *names):
-            group, number, index, position, event, one, two, three, four = row
-            if at != (group, number):
-                at, node = (group, number), sessions.Node()
-                changes = iter(members.get(group, ()))
-                change = next(changes, None)
-            while change is not None and change[0] < index:
-                if number not in change[1]:
-                    node.remove()
-                change = next(changes, None)
-            if event == _KNOWN:
-                known = one, two, three, {}
-                node.begin(*known)
-            elif event == _REMEMBERED and known is not None:
-                known[3][one] = two
-            elif event == OPENED:
-                result = "done" if node.open(index, one, two) else "stale"
-                yield group, index, position, result
-            elif event == _PACKAGE:
-                verdict = node.take(one, two, three, four)
-                if verdict != sessions.APPLIED:
-                    for each in range(position, position + four):
-                        yield group, index, each, verdict
+        for (group, node_id), rows in groupby(rows_in(batches, *names), key=itemgetter(0, 1)):
+            told = sessions.follow(
+                node_id,
+                (_with_session(row[2:]) for row in rows),
+                members.get(group, ()),
+                places.get(group, ()),
+            )
+            for one in told:
+                yield group, *one
 
     return judge
+
+
+def _with_session(row: tuple[Any, ...]) -> sessions.Event:
+    *event, body = row
+    session = None
+    if body is not None:
+        value = read_row(*heads.decode_row(body)).value
+        assert isinstance(value, SessionRow)
+        counts = {sequence: len(told) for sequence, told in value.outcomes.items()}
+        session = value.session_id, value.nonce, value.lowest, counts
+    return *event, session
 
 
 # -- scopes ----------------------------------------------------------------------------------------
 
 STATE_ROWS = (
-    "`group` int, index long, op int, kind string, bucket string, stream string, "
+    "`group` int, index long, position int, op int, kind string, bucket string, stream string, "
     "other_bucket string, other_stream string, number long, streams long, hidden long, body binary"
 )
 ROOTS = "node long, root long"
@@ -157,13 +141,13 @@ def singles(schema: str) -> ArrowMap:
 def of_states(batches: Batches) -> Rows:
     """Rows of streams, producers, uploads, sessions: by their stream or `number`, the whole row in
     `body`. Of a bucket `body` is the name, `number` when it was made."""
-    names = "group", "index", "op", "key", "value"
-    for group, index, op, key, value in rows_in(batches, *names):
+    names = "group", "index", "position", "op", "key", "value"
+    for group, index, position, op, key, value in rows_in(batches, *names):
         try:
             row = read_row(key, value)
         except Damaged:
             continue
-        place = group, index, op, row.kind
+        place = group, index, position, op, row.kind
         body = heads.encode((key, value))
         if isinstance(row.value, StreamRow):
             fork = row.value.settings.fork
@@ -214,7 +198,7 @@ def run_scopes(plans: Mapping[int, Plan], histories: Mapping[int, History]) -> A
 
 
 def _replay(plan: Plan, history: History | None) -> run.Replay:
-    return run.Replay(plan.after, plan.bases, plan.first_number, history)
+    return run.Replay(plan.places, plan.bases, plan.header.next_stream_id, history)
 
 
 # -- ids -------------------------------------------------------------------------------------------
@@ -264,52 +248,26 @@ def would_be(first: Mapping[int, int]) -> ArrowMap:
 # -- buckets ---------------------------------------------------------------------------------------
 
 BUCKETS = (
-    "`group` int, bucket binary, index long, position int, result string, created_ms long, "
-    "streams long, hidden long"
+    "`group` int, bucket binary, index long, position int, result string, expected string, "
+    "found string"
 )
-# A state's bucket, in the numbers of `buckets`.
-BEGUN = 7
 
 
-def judge_buckets(until: Mapping[int, int | None]) -> ArrowMap:
-    """The outcomes of commands on buckets; and each bucket that exists as of the entries
-    `until`."""
+def judge_buckets(places: Mapping[int, Sequence[Place]]) -> ArrowMap:
+    """The outcomes of commands on buckets; and, without a position, where states differ from them.
+
+    `places` are those of the states, by group. The event of a state's bucket is its `op`.
+    """
 
     @_makes(BUCKETS)
     def judge(batches: Batches) -> Rows:
-        at: tuple[int, bytes] | None = None
-        bucket, is_told = buckets.Bucket(), True
-
-        def told() -> Rows:
-            if at is not None and bucket.is_there:
-                yield (
-                    *at, None, None, None, bucket.created_ms, bucket.streams, bucket.hidden
-                )  # fmt: skip
-
         names = (
             "group", "bucket", "index", "position", "event", "log_ms", "streams", "hidden"
         )  # fmt: skip
-        for row in rows_in(batches, *names):
-            group, name, index, position, event, log_ms, streams, hidden = row
-            if at != (group, name):
-                if not is_told:
-                    yield from told()
-                at, bucket, is_told = (group, name), buckets.Bucket(), False
-            last = until.get(group)
-            if not is_told and last is not None and index > last:
-                yield from told()
-                is_told = True
-            kind = event % 8
-            if kind == BEGUN:
-                bucket.begin(log_ms, streams, hidden)
-                continue
-            result = bucket.tell(kind, log_ms)
-            if result is None:
-                continue
-            if kind == buckets.ASKED:
-                result = "absent"
-            yield group, name, index, position, result, None, None, None
-        if not is_told:
-            yield from told()
+        rows = rows_in(batches, *names)
+        for (group, name), events in groupby(rows, key=itemgetter(0, 1)):
+            told = buckets.follow((row[2:] for row in events), places.get(group, ()))
+            for index, position, result, expected, found in told:
+                yield group, name, index, position, result, expected, found
 
     return judge

@@ -7,6 +7,11 @@ that knowledge.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from streamd_audit.replay.model import Place
+from streamd_audit.replay.plan import FIRST_STATE
 from streamd_audit.replay.results import BUCKET_NOT_FOUND, CREATED, DELETED
 
 BUCKET_EXISTS, BUCKET_NOT_EMPTY = "bucket-exists", "bucket-not-empty"
@@ -29,6 +34,11 @@ class Bucket:
         """Continue from a state."""
         self.is_there = True
         self.created_ms, self.streams, self.hidden = created_ms, streams, hidden
+
+    @property
+    def told(self) -> tuple[int, int, int] | None:
+        """When it was created, its streams, and the hidden ones; None if it does not exist."""
+        return (self.created_ms, self.streams, self.hidden) if self.is_there else None
 
     def tell(self, event: int, log_ms: int) -> str | None:
         """The outcome of the command; None for an event that cannot be refused."""
@@ -56,3 +66,64 @@ class Bucket:
             self.streams -= 1
             self.hidden -= event == HIDDEN_REMOVED
         return None
+
+
+class Told(NamedTuple):
+    """The `result` of a command at a place; or, without a position, that the state as of entry
+    `index` differs."""
+
+    index: int  # type: ignore[assignment]  # of NamedTuple
+    position: int | None
+    result: str
+    expected: str | None = None
+    found: str | None = None
+
+
+Event = tuple[int, int, int, int | None, int | None, int | None]
+"""Index, position, what happens, at which log time; for a row of a state, its `op` in `run`, when
+the bucket was created, and its streams and hidden ones."""
+_GONE = 3
+# The rows of the first state come before any command.
+_BEFORE_ALL = -1
+
+
+def follow(events: Iterable[Event], states: Sequence[Place]) -> Iterator[Told]:
+    """What happens to one bucket, in the order of the log, and where states differ from it.
+
+    A scope's event is its number times 8 and what it is; the events of one command come in order.
+    """
+    bucket = Bucket()
+    said: tuple[int | None, ...] | None = None
+    is_changed, following = False, 0
+
+    def compared(place: Place) -> Iterator[Told]:
+        nonlocal is_changed, following
+        while following < len(states) and states[following] < place:
+            by_log = bucket.told
+            if is_changed and by_log != said:
+                yield Told(states[following][0], None, "", _text(by_log), _text(said))
+            is_changed = False
+            following += 1
+
+    for index, position, event, log_ms, streams, hidden in events:
+        yield from compared((index, position))
+        is_changed = is_changed or position != _BEFORE_ALL
+        if position >= FIRST_STATE:
+            said = None if event == _GONE else (log_ms, streams, hidden)
+            continue
+        if position == _BEFORE_ALL:
+            said = log_ms, streams, hidden
+            bucket.begin(log_ms or 0, streams or 0, hidden or 0)
+            continue
+        kind = event % 8
+        result = bucket.tell(kind, log_ms or 0)
+        if result is not None:
+            yield Told(index, position, "absent" if kind == ASKED else result)
+    yield from compared((2**63, 0))
+
+
+def _text(bucket: tuple[int | None, ...] | None) -> str:
+    if bucket is None:
+        return "no such bucket"
+    created_ms, streams, hidden = bucket
+    return f"{streams} streams, {hidden} of them hidden, made at {created_ms}"

@@ -1,18 +1,22 @@
-"""The result of the log for a scope, compared with the rows of a state."""
+"""The result of the log for a scope, compared with the rows of a state.
+
+Everything in a stream's row is compared, and all its producers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import astuple
 
 from streamd_audit.replay import results
-from streamd_audit.replay.model import Ending, LastRequest, Stream
+from streamd_audit.replay.model import Ending, LastRequest, Published, Stream
 from streamd_audit.replay.scope import Scope
 from streamd_audit.rows import Stream as StreamRow
 
 Producers = dict[str, LastRequest]
+_SnapshotTold = tuple[int, int, int, str, bytes, int | None]
 
 
 class Difference(NamedTuple):
@@ -39,27 +43,40 @@ _TAKEN = {
 
 
 def differences(
-    scope: Scope, rows: dict[bytes, StreamRow], producers: dict[int, Producers]
+    scope: Scope,
+    rows: Mapping[bytes, StreamRow],
+    producers: Mapping[int, Producers],
+    keys: Iterable[bytes],
 ) -> Iterator[Difference]:
-    """Where a state differs from the log's result, one difference per stream."""
-    for key, row in rows.items():
-        stream = scope.streams.get(key)
-        if stream is not None and stream.id is None:
-            scope.ids.believe(stream, row.stream_id)
-    for key, row in rows.items():
-        stream = scope.streams.get(key)
-        if stream is None:
+    """Where a state differs from the log's result in the streams of these keys, one difference per
+    stream. `rows` and `producers` are the state's; producers by the ids of their streams."""
+    keys = sorted(keys)
+    for key in keys:
+        stream, row = scope.streams.get(key), rows.get(key)
+        if stream is not None and row is not None:
+            _believe(scope, stream, row)
+    for key in keys:
+        stream, row = scope.streams.get(key), rows.get(key)
+        if stream is None and row is not None:
             yield Difference(
                 "stream_unknown", key, row.stream_id, None, None, "no stream", _tail(row)
             )
-            continue
-        found = _of_stream(stream, row, producers.get(row.stream_id, {}))
-        if found is not None:
-            yield found
-    for key, stream in scope.streams.items():
-        if key not in rows:
+        elif stream is not None and row is None:
             expected = _tail(stream)
             yield Difference("stream_lost", key, stream.id, None, None, expected, "no stream")
+        elif stream is not None and row is not None:
+            found = _of_stream(stream, row, producers.get(row.stream_id, {}))
+            if found is not None:
+                yield found
+
+
+def _believe(scope: Scope, stream: Stream, row: StreamRow) -> None:
+    """Take ids that nothing has named yet from the state; counting them shows whether they are
+    right."""
+    if stream.id is None:
+        scope.ids.believe(stream, row.stream_id)
+    if stream.snapshot is not None and row.snapshot is not None and stream.snapshot.blob.id is None:
+        scope.ids.believe(stream.snapshot.blob, row.snapshot.blob_id)
 
 
 def _of_stream(stream: Stream, row: StreamRow, producers: Producers) -> Difference | None:
@@ -96,7 +113,7 @@ def _of_stream(stream: Stream, row: StreamRow, producers: Producers) -> Differen
     if stream.last_seq != row.last_seq:
         return differs("seq_back", f"Stream-Seq {stream.last_seq}", f"Stream-Seq {row.last_seq}")
     if _snapshot(stream) != _snapshot(row):
-        return differs("trim_lost", _snapshot(stream), _snapshot(row))
+        return differs("trim_lost", _told(_snapshot(stream)), _told(_snapshot(row)))
     if _expiry(stream) != _expiry(row):
         return differs("expiry_lost", _expiry(stream), _expiry(row))
     if _settings(stream) != _settings(row):
@@ -105,6 +122,8 @@ def _of_stream(stream: Stream, row: StreamRow, producers: Producers) -> Differen
         return differs("counts_differ", f"{stream.forks} forks", f"{row.forks} forks")
     if stream.kept_from != row.kept_from:
         return differs("counts_differ", _counted(stream), _counted(row))
+    if (stream.cold, stream.hot_at_ms) != (row.cold, row.hot_at_ms):
+        return differs("cold_differs", _cold(stream), _cold(row))
     return None
 
 
@@ -168,18 +187,35 @@ def _producer(name: str, known: LastRequest | None) -> str:
     return f"producer {name} at epoch {known[0]}, seq {known[1]}, tail {known[2]}_{known[3]}"
 
 
-def _snapshot(what: Stream | StreamRow) -> str:
+def _snapshot(what: Stream | StreamRow) -> _SnapshotTold | None:
+    """The snapshot as a tuple."""
     known = what.snapshot
     if known is None:
+        return None
+    blob_id = known.blob.id if isinstance(known, Published) else known.blob_id
+    return known.record, known.byte, known.size, known.content_type, known.digest, blob_id
+
+
+def _told(snapshot: _SnapshotTold | None) -> str:
+    if snapshot is None:
         return "no snapshot"
-    digest = known.digest.hex()[:16]
-    return f"{known.record}_{known.byte}: {known.size} bytes, {known.content_type}, {digest}"
+    record, byte, size, content_type, digest, blob_id = snapshot
+    return f"{record}_{byte}: {size} bytes, {content_type}, {digest.hex()[:16]}, blob {blob_id}"
+
+
+def _cold(what: Stream | StreamRow) -> str:
+    record, byte = what.cold
+    hot = "nothing hot" if what.hot_at_ms is None else f"hot since {what.hot_at_ms}"
+    return f"in packs up to {record}_{byte}, {hot}"
 
 
 def _expiry(what: Stream | StreamRow) -> str:
+    told = "never" if what.expires_at_ms is None else f"at {what.expires_at_ms}"
     if what.ttl_ms is not None:
-        return f"{what.ttl_ms} ms after {what.touched_ms}"
-    return "never" if what.expires_at_ms is None else f"at {what.expires_at_ms}"
+        told += f", or {what.ttl_ms} ms after an access"
+    if what.sweep_at_ms is not None:
+        told += f", checked at {what.sweep_at_ms}"
+    return f"{told}; last access at {what.touched_ms}"
 
 
 def _settings(what: Stream | StreamRow) -> str:
@@ -187,6 +223,6 @@ def _settings(what: Stream | StreamRow) -> str:
     return (
         f"{what.content_type}, made at {what.created_ms}, written at {what.last_write_ms}, "
         f"asked for as {what.settings.content_type}, {what.settings.ttl_ms}, "
-        f"{what.settings.expires_at}, {what.expires_at}"
-        + ("" if fork is None else f", {fork.offset} + {fork.sub_offset}")
+        f"{what.settings.expires_at} ({what.settings.expires_at_ms}), {what.expires_at}"
+        + ("" if fork is None else f", {fork.source!r} {fork.offset} + {fork.sub_offset}")
     )

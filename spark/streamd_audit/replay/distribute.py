@@ -17,7 +17,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from streamd_audit.arrow import map_in_arrow
-from streamd_audit.replay import batches, quotas, run, scan
+from streamd_audit.commands import members_in
+from streamd_audit.replay import batches, quotas, run, scan, sessions
 from streamd_audit.replay.plan import Plan
 from streamd_audit.replay.quotas import History
 
@@ -42,11 +43,17 @@ class Replayed:
     - `streams`: group, bucket, stream, stream_id, from_record, from_byte, records, bytes, hash,
       detail: as the log leaves them; `hash` is SHA-256 over the digests of the records from
       `from_record` on, and `detail` a `run.StreamDetail` in MessagePack.
-    - `differences`: group, bucket, stream, stream_id, index, kind, detail: where the state to be
-      compared with says otherwise; `detail` has offset, expected, found in MessagePack.
-    - `buckets`: group, bucket, created_ms, streams, hidden: as of the state to be compared with.
+    - `differences`: group, bucket, stream, stream_id, index, state, kind, detail: where a state, by
+      its number in the plan, says otherwise; `detail` has offset, expected, found in MessagePack.
+    - `buckets`: group, index, bucket, expected, found: where states say otherwise of buckets.
     - `access`: group, index, position, log_ms, body: commands about tokens and limits.
+    - `sessions`: group, index, expected, found: where states say otherwise of nodes' sessions; None
+      if there are none.
+    - `made`: group, index: an entry for each thing that took an id.
+    - `refused`: group, index, position, result: commands whose package did not take effect; None
+      if there are none.
     - `next_numbers`: the id that the next thing made would have, by group.
+    - `histories`: the limits of each group as of each of its commands.
     - `settled`: whether everything that commands say about ids came out right.
     - `counts`: how many rows the tables of `run` have, by their numbers.
     """
@@ -57,6 +64,10 @@ class Replayed:
     differences: DataFrame
     buckets: DataFrame
     access: DataFrame
+    made: DataFrame
+    refused: DataFrame | None
+    sessions: DataFrame | None
+    histories: Mapping[int, History]
     next_numbers: dict[int, int]
     settled: bool
     counts: Mapping[int, int]
@@ -72,15 +83,15 @@ class _Counted(NamedTuple):
 
 
 def replay(
-    scanned: DataFrame, state: DataFrame | None, plans: dict[int, Plan], there: Iterable[int]
+    scanned: DataFrame, states: DataFrame | None, plans: dict[int, Plan], there: Iterable[int]
 ) -> Replayed:
     """Replay the groups of a log (`scan.SCANNED_DDL`, better persisted, each entry once); `there`
     are the kinds of rows in it.
 
-    `state` are rows of the states that the plans name (group, index, kind, key, value); those of
-    chunks, parts and slices may be left out.
+    `states` are rows of the states that the plans name (`spans.EVENTS_DDL`); those of chunks, parts
+    and slices may be left out.
     """
-    return _Replay(scanned, state, plans, frozenset(there)).run()
+    return _Replay(scanned, states, plans, frozenset(there)).run()
 
 
 def _kept(frame: DataFrame) -> DataFrame:
@@ -89,50 +100,30 @@ def _kept(frame: DataFrame) -> DataFrame:
     return frame.localCheckpoint(True, StorageLevel.DISK_ONLY)
 
 
-def with_ops(state: DataFrame, plans: Mapping[int, Plan]) -> DataFrame | None:
-    """Rows of the states that the plans name, with `op`; None if they name none."""
-    known = {
-        f"{group}/{index}": op
-        for group, plan in plans.items()
-        for op, index in ((run.BEFORE, plan.before), (run.AFTER, plan.after))
-        if index is not None
-    }
-    if not known:
-        return None
-    pairs = f.create_map(*(f.lit(each) for pair in known.items() for each in pair))
-    ops = pairs[f.concat_ws("/", "group", "index")]
-    return state.withColumn("op", ops).where("op is not null")
-
-
 class _Replay:
     def __init__(
         self,
         scanned: DataFrame,
-        state: DataFrame | None,
+        states: DataFrame | None,
         plans: dict[int, Plan],
         there: frozenset[int],
     ) -> None:
         self._scanned = scanned
         self._plans = plans
-        self._first = {group: plan.first_number for group, plan in plans.items()}
+        self._first = {group: plan.header.next_stream_id for group, plan in plans.items()}
         self._there = there
         self._refused: DataFrame | None = None
+        self._sessions: DataFrame | None = None
         self._histories: dict[int, History] = {}
-        self._states = None if state is None else self._of_states(state)
-
-    def _of_states(self, state: DataFrame) -> DataFrame | None:
-        """Rows of the states to begin with and to compare with."""
-        rows = with_ops(state, self._plans)
-        if rows is None:
-            return None
-        rows = rows.where(f.col("kind").isin("stream", "producer", "upload", "bucket", "session"))
-        chosen = rows.select("group", "index", "op", "key", "value")
-        return _kept(map_in_arrow(chosen, batches.of_states, batches.STATE_ROWS))
+        self._states = None if states is None else _of_states(states)
 
     def run(self) -> Replayed:
-        if self._there & {scan.PACKAGE, scan.OPENED_SESSION}:
-            refused = _kept(self._refused_packages())
-            self._refused = None if refused.isEmpty() else refused
+        if self._there & {scan.PACKAGE, scan.OPENED_SESSION} or self._states is not None:
+            told = _kept(self._judged_packages())
+            if not told.isEmpty():
+                refused = told.where("position is not null")
+                self._refused = refused.select(*_PLACE, "result")
+                self._sessions = told.where("position is null")
         self._histories = self._find_histories()
         rows = self._rows()
         out = _kept(self._model(rows))
@@ -163,7 +154,7 @@ class _Replay:
                 changes[row["group"]].append((place, scan.decode_limits(row["body"])))
         return {
             group: History(
-                plan.counts,
+                plan.header.counts,
                 {(kind, name): row for kind, name, row in plan.limits},
                 changes[group],
             )
@@ -172,8 +163,9 @@ class _Replay:
 
     # -- packages -------------------------------------------------------------------------------
 
-    def _refused_packages(self) -> DataFrame:
-        """Places of commands whose package did not take effect, and why."""
+    def _judged_packages(self) -> DataFrame:
+        """Places of commands whose package did not take effect, and why; and where states differ
+        in nodes' sessions."""
         packages = map_in_arrow(
             self._said(scan.PACKAGE).select(*_PLACE, "body"),
             batches.of_packages,
@@ -183,21 +175,27 @@ class _Replay:
         events = packages.unionByName(
             self._said(scan.OPENED_SESSION).select(
                 "group", "index", "position", f.col("one").alias("node_id"),
-                f.lit(batches.OPENED).alias("event"), f.col("two").alias("one"),
+                f.lit(sessions.OPENED).alias("event"), f.col("two").alias("one"),
                 f.col("three").alias("two"), f.lit(None).cast("long").alias("three"),
-                f.lit(None).cast("long").alias("four"),
+                f.lit(None).cast("long").alias("four"), f.lit(None).cast("binary").alias("body"),
             )
         )  # fmt: skip
         if self._states is not None:
-            known = self._states.where((f.col("op") == run.BEFORE) & (f.col("kind") == "session"))
-            known = known.select("group", "index", "body")
-            events = events.unionByName(
-                map_in_arrow(known, batches.known_sessions, batches.SESSION_EVENTS)
-            )
+            none = f.lit(None).cast("long")
+            known = self._states.where(f.col("kind") == "session").select(
+                "group", f.col("number").alias("node_id"), "index", "position",
+                (f.col("op") + sessions.STATE).alias("event"), none.alias("one"),
+                none.alias("two"), none.alias("three"), none.alias("four"), "body",
+            )  # fmt: skip
+            events = events.unionByName(known)
         ordered = events.select(*columns).repartition("group", "node_id")
         ordered = ordered.sortWithinPartitions("group", "node_id", "index", "position", "event")
-        members = {group: plan.members for group, plan in self._plans.items()}
-        return map_in_arrow(ordered, batches.judge_packages(members), batches.REFUSED)
+        members = {
+            group: tuple((index, members_in(payload)) for index, payload in plan.configurations)
+            for group, plan in self._plans.items()
+        }
+        places = {group: plan.places for group, plan in self._plans.items()}
+        return map_in_arrow(ordered, batches.judge_packages(members, places), batches.JUDGED)
 
     # -- rows of scopes -------------------------------------------------------------------------
 
@@ -285,11 +283,10 @@ class _Replay:
             "node", _node("bucket", "stream")
         )
         columns = streams.columns
-        owners = streams.select("group", "op", f.col("number"), "node")
+        # No two streams ever have one id.
+        owners = streams.select("group", f.col("number"), "node").distinct()
         producers = states.where(f.col("kind") == "producer")
-        found = streams.unionByName(
-            producers.join(owners, ["group", "op", "number"]).select(*columns)
-        )
+        found = streams.unionByName(producers.join(owners, ["group", "number"]).select(*columns))
         if uploads is not None:
             begun = states.where((f.col("kind") == "upload") & (f.col("op") == run.BEFORE))
             begun = begun.join(
@@ -297,7 +294,8 @@ class _Replay:
             )
             found = found.unionByName(begun.select(*columns))
         first = f.when(f.col("kind") == "stream", -3).when(f.col("kind") == "producer", -2)
-        position = f.when(f.col("op") == run.AFTER, run.AFTER_ALL).otherwise(first.otherwise(-1))
+        is_first = f.col("op") == run.BEFORE
+        position = f.when(is_first, first.otherwise(-1)).otherwise(f.col("position"))
         return found.select("node", "group", "index", position.alias("position"), "op", "body")
 
     def _components(self, edges: list[DataFrame]) -> DataFrame | None:
@@ -326,7 +324,7 @@ class _Replay:
         return map_in_arrow(ordered, batches.number(self._first), batches.NUMBERS)
 
     def _buckets(self, out: DataFrame) -> DataFrame:
-        """The outcomes of commands on buckets, and the final buckets."""
+        """The outcomes of commands on buckets, and where states differ."""
         events = out.where(f.col("table") == run.EVENTS).select(
             *_PLACE, f.col("key").alias("bucket"), f.col("records").alias("event"),
             f.col("bytes").alias("log_ms"), f.lit(None).cast("long").alias("streams"),
@@ -340,17 +338,16 @@ class _Replay:
         )  # fmt: skip
         events = events.unionByName(of_buckets)
         if self._states is not None:
-            known = self._states.where((f.col("op") == run.BEFORE) & (f.col("kind") == "bucket"))
-            known = known.select(
-                "group", "index", f.lit(-1).alias("position"), f.col("body").alias("bucket"),
-                f.lit(batches.BEGUN).cast("long").alias("event"), f.col("number").alias("log_ms"),
+            known = self._states.where(f.col("kind") == "bucket").select(
+                "group", "index", "position", f.col("body").alias("bucket"),
+                f.col("op").cast("long").alias("event"), f.col("number").alias("log_ms"),
                 "streams", "hidden",
             )  # fmt: skip
             events = events.unionByName(known)
         ordered = events.select(*columns).repartition("group", "bucket")
         ordered = ordered.sortWithinPartitions("group", "bucket", "index", "position", "event")
-        until = {group: plan.after for group, plan in self._plans.items()}
-        return map_in_arrow(ordered, batches.judge_buckets(until), batches.BUCKETS)
+        places = {group: plan.places for group, plan in self._plans.items()}
+        return map_in_arrow(ordered, batches.judge_buckets(places), batches.BUCKETS)
 
     def _counted(self, out: DataFrame, numbers: DataFrame, told: DataFrame) -> _Counted:
         none, neither = f.lit(None).cast("long"), f.lit(_OF_NO_TABLE)
@@ -431,24 +428,33 @@ class _Replay:
             f.col("digests").alias("hash"), "detail",
         )  # fmt: skip
         differences = _named(out.where(f.col("table") == run.DIFFERENCES)).select(
-            "group", "bucket", "stream", "stream_id", "index", f.col("text").alias("kind"), "detail"
-        )
+            "group", "bucket", "stream", "stream_id", "index", f.col("position").alias("state"),
+            f.col("text").alias("kind"), "detail",
+        )  # fmt: skip
         outcomes = out.where(f.col("table") == run.OUTCOMES)
         outcomes = outcomes.select(*_PLACE, f.col("text").alias("result"))
         of_buckets = told.where("position is not null and result != 'absent'")
         outcomes = outcomes.unionByName(of_buckets.select(*_PLACE, "result"))
         if self._refused is not None:
             outcomes = outcomes.unionByName(self._refused.select(*_PLACE, "result"))
-        last = told.where("position is null").select(
-            "group", f.col("bucket").cast("string").alias("bucket"), "created_ms", "streams",
-            "hidden",
-        )  # fmt: skip
+        of_states = told.where("position is null").select(
+            "group", "index", f.col("bucket").cast("string").alias("bucket"), "expected", "found"
+        )
+        made = numbers.select("group", f.col("born_index").alias("index"))
         access = self._said(scan.LIMITS, scan.TOKEN)
         access = access.select(*_PLACE, f.col("two").alias("log_ms"), "body")
         return Replayed(
-            appends, outcomes, streams, differences, last, access, found.following, settled,
-            found.counts,
+            appends, outcomes, streams, differences, of_states, access, made, self._refused,
+            self._sessions, self._histories,
+            found.following, settled, found.counts,
         )  # fmt: skip
+
+
+def _of_states(states: DataFrame) -> DataFrame:
+    """Rows of the states to begin with and to compare with."""
+    rows = states.where(f.col("kind").isin("stream", "producer", "upload", "bucket", "session"))
+    chosen = rows.select("group", "index", "position", "op", "key", "value")
+    return _kept(map_in_arrow(chosen, batches.of_states, batches.STATE_ROWS))
 
 
 def _node(bucket: str, stream: str) -> Column:

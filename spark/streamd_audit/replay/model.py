@@ -20,6 +20,8 @@ _REMEMBERED = 64
 # request (docs/streams.md).
 _MAX_PRODUCERS = 10_000
 _MIN_IDLE_MS = 3_600_000
+# The last time that a row's key can name.
+_LAST_MS = 2**64 - 1
 
 LastRequest = tuple[int, int, int, int, int]
 """A producer's last accepted request: epoch, seq, the tail after it, its log time or 0."""
@@ -79,8 +81,9 @@ class Stream(Numbered):
 
     `records` and `size` are the tail, a fork's prefix included; `extents` say which streams'
     records are that prefix. `hasher` takes the digests of the records from `from_place` on. `cold`
-    is the place before which records are in packs, as far as the log shows. `counted` of the
-    `producers` are those whose number is limited. `kept_from` is the byte
+    is the place before which records are in packs; while there are others, `hot_at_ms` is a time
+    since which there have been some. `sweep_at_ms` is when to check whether the stream is over.
+    `counted` of the `producers` are those whose number is limited. `kept_from` is the byte
     from which the stream's own records count in its bucket; None if they do not count yet.
     """
 
@@ -97,7 +100,7 @@ class Stream(Numbered):
         "forks",
         "from_place",
         "hasher",
-        "is_hot",
+        "hot_at_ms",
         "kept_from",
         "key",
         "last_seq",
@@ -109,6 +112,7 @@ class Stream(Numbered):
         "settings",
         "size",
         "snapshot",
+        "sweep_at_ms",
         "taken",
         "touched_ms",
         "ttl_ms",
@@ -132,7 +136,9 @@ class Stream(Numbered):
         self.expires_at_ms = settings.expires_at_ms
         self.records = self.size = self.forks = 0
         self.from_place = (0, 0)
-        self.closed = self.deleted = self.is_hot = False
+        self.closed = self.deleted = False
+        self.hot_at_ms: int | None = None
+        self.sweep_at_ms: int | None = None
         self.closed_by: Producer | None = None
         self.kept_from: int | None = None
         self.last_seq: str | None = None
@@ -224,22 +230,27 @@ class Stream(Numbered):
         self.snapshot = source.snapshot
         source.forks += 1
 
-    def heat(self) -> None:
+    def heat(self, now_ms: int) -> None:
         """Add an append's records, which are not in the cold store."""
         cold = max(self.cold, self.fork_point)
         self.cold = cold if self.forks else max(cold, self.earliest)
-        self.is_hot = True
+        self.hot_at_ms = now_ms
 
-    def cool(self, to: tuple[int, int]) -> None:
+    def cool(self, to: tuple[int, int], now_ms: int) -> None:
         """Note that records before `to` are no longer hot."""
-        if self.is_hot:
-            self.is_hot = to[0] < self.records
+        if self.hot_at_ms is not None:
+            self.hot_at_ms = now_ms if to[0] < self.records else None
         self.cold = to
 
-    def trim(self) -> None:
+    def trim(self, now_ms: int) -> None:
         """Free everything before the snapshot, unless forks may read it."""
         if self.snapshot is not None and not self.forks and self.earliest > self.cold:
-            self.cool(max(self.earliest, self.fork_point))
+            self.cool(max(self.earliest, self.fork_point), now_ms)
+
+    def schedule_sweep(self) -> None:
+        """Set when the stream must be checked, because it may be over then."""
+        at_ms = self.expires_at_ms if self.ttl_ms is None else self.touched_ms + self.ttl_ms
+        self.sweep_at_ms = None if at_ms is None else min(at_ms, _LAST_MS)
 
 
 def media_type(content_type: str) -> str:

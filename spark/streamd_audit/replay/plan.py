@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from streamd_audit.commands import Limits
+from streamd_audit.rows import Header
+
+# A state stands after all commands of its entry. First comes what it lacks of the state before it,
+# then what it has that the other lacked.
+FIRST_STATE = 2**30
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of one group: the state with which the replay begins (None: before entry 1) and the
-    one with which it is compared, by their indexes; what the first one's header and the log say.
+    """The plan of one group: the state with which the replay begins (None: before entry 1) and
+    those with which it is compared, by their indexes, in order; what the log says of the whole.
 
-    `bases` are what recoveries added to ids in ETags, each from an index on. `members` are the
-    nodes that the entries with these indexes, rising, leave in the cluster. `limits` are those of
-    the first state, by kind and name, and `counts` is whether it counts what buckets keep.
+    `header` is that of the first state. `bases` are what recoveries added to ids in ETags, each
+    from an index on. `configurations` are the payloads of the entries with these indexes, rising.
+    `limits` are those of the first state, by kind and name.
     """
 
     before: int | None = None
-    after: int | None = None
-    first_number: int = 1
+    states: tuple[int, ...] = ()
+    header: Header = field(default_factory=Header)
     bases: tuple[tuple[int, int], ...] = ()
-    members: tuple[tuple[int, frozenset[int]], ...] = ()
-    counts: bool = False
+    configurations: tuple[tuple[int, bytes], ...] = ()
     limits: tuple[tuple[str, str, Limits], ...] = ()
+
+    @property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """Where each of the states stands in the log: (index, position)."""
+        return tuple(
+            (index, state_position(number, is_there=True))
+            for number, index in enumerate(self.states)
+        )
+
+
+def state_position(number: int, *, is_there: bool) -> int:
+    """The position in its entry of the `number`-th state to compare with, counted from 0: of its
+    rows that the state before it lacks, or of those that it lacks."""
+    return FIRST_STATE + 2 * number + is_there

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -22,13 +22,11 @@ from streamd_audit.rows import ProducerState, read_row
 from streamd_audit.rows import Stream as StreamRow
 from streamd_audit.rows import Upload as UploadRow
 
-# The kind of a scope's row: something in the state from which the log continues, a command, or
-# something in the state that the log leads to.
-BEFORE, COMMAND, AFTER = range(3)
-# Where rows of a state stand in their entry: first streams, then what belongs to them.
+# The kind of a scope's row: something in the state from which the log continues, a command,
+# something in a state that the log leads to and not in the state before it, or the other way round.
+BEFORE, COMMAND, AFTER, GONE = range(4)
+# Where rows of the first state stand in their entry: first streams, then what belongs to them.
 STATE_POSITIONS = {"stream": -3, "producer": -2, "upload": -1}
-# After every command of the entry.
-AFTER_ALL = 2**31 - 1
 
 # A bundle of commands has the place of the first; `body` is the bundle, or a state's row. Only a
 # command by itself has the `number` that it gives, or found no bucket.
@@ -71,7 +69,8 @@ _FILLED = {
     EVENTS: "scope group key index position records bytes",
     STREAMS: "scope group key stream_id born_index born_position "
     "start_record start_byte records bytes digests detail",
-    DIFFERENCES: "scope group key stream_id index text detail",
+    # The position is the number of the state among those that are compared.
+    DIFFERENCES: "scope group key stream_id index position text detail",
 }
 
 
@@ -117,6 +116,8 @@ class _Appends:
         self.digests: list[bytes] = []
 
 
+# After every place in a log.
+_NOWHERE: Place = (2**63, 0)
 # One row describes at most this many appends.
 _MOST_APPENDS = 4096
 
@@ -129,17 +130,17 @@ _in_order = itemgetter(0, 1, 2)
 class Replay:
     """Feed it rows (`COLUMNS`), and take away what it found.
 
-    `compared_at` is the index of the state of the `AFTER` rows; None if there is none.
+    `states` are the places (`Plan.places`) of the states of the `AFTER` and `GONE` rows, in order.
     """
 
     def __init__(
         self,
-        compared_at: int | None = None,
+        states: Sequence[Place] = (),
         bases: tuple[tuple[int, int], ...] = (),
         first_number: int = 1,
         history: History | None = None,
     ) -> None:
-        self._compared_at = compared_at
+        self._states = [*states, _NOWHERE]
         self._history = history or History()
         self._bases = bases
         self._first_number = first_number
@@ -158,9 +159,12 @@ class Replay:
         self._place: Place = (0, 0)
         self._log_ms = 0
         self._event = 0
-        self._expected: dict[bytes, StreamRow] = {}
+        # The rows of the state that was reached last.
+        self._said: dict[bytes, StreamRow] = {}
         self._producers: dict[int, Producers] = {}
-        self._is_compared = self._compared_at is None
+        self._key_of: dict[int, bytes] = {}
+        self._next = 0
+        self._next_index = self._states[0][0]
 
     def feed(self, row: tuple[Any, ...]) -> None:
         """Take the next row, a tuple of `COLUMNS`: by scope, and in a scope by place."""
@@ -173,6 +177,8 @@ class Replay:
         if self._waiting:
             self._apply_before((index, position))
         if op != COMMAND:
+            if (index, position) > self._states[self._next]:
+                self._reach((index, position))
             self._take_row(op, body)
             return
         if number is not None:
@@ -198,12 +204,11 @@ class Replay:
             del waiting[:ready]
 
     def _apply(self, ready: Iterable[heads.Step]) -> None:
-        compared_at = self._compared_at
         scope = self._scope
         apply = scope.apply
         for index, position, _, term, log_ms, command, records, size, digests in ready:
-            if compared_at is not None and index > compared_at and not self._is_compared:
-                self._compare()
+            if index > self._next_index:
+                self._reach((index, position))
             self._place = index, position
             self._log_ms = log_ms
             if type(command) is Create and not command.implicit_bucket:
@@ -280,33 +285,56 @@ class Replay:
         row = read_row(key, raw)
         value = row.value
         if isinstance(value, ProducerState):
-            name = row.rest.decode(errors="replace")
-            known = value.epoch, value.seq, value.record, value.byte, value.touched_ms
-            if op == AFTER:
-                self._producers.setdefault(row.numbers[0], {})[name] = known
-            elif row.numbers[0] in self._by_id:
-                self._by_id[row.numbers[0]].producers[name] = known
+            self._take_producer(op, row.numbers[0], row.rest.decode(errors="replace"), value)
         elif isinstance(value, StreamRow):
-            if op == AFTER:
-                self._expected[row.rest] = value
-            else:
+            if op == BEFORE:
                 stream = stream_of(row.rest, value)
                 self._by_id[value.stream_id] = stream
                 self._scope.take(stream)
+            else:
+                self._scope.changed.add(row.rest)
+            if op == GONE:
+                self._said.pop(row.rest, None)
+            else:
+                self._said[row.rest] = value
+                self._key_of[value.stream_id] = row.rest
         elif isinstance(value, UploadRow) and op == BEFORE:
             of = self._by_id.get(value.stream_id)
             upload = Upload(None, row.numbers[0], of, value.touched_ms)
             upload.parts, upload.size = value.parts, value.size
             self._scope.add_upload(upload)
 
-    def _compare(self) -> None:
-        self._is_compared = True
-        found = compare.differences(self._scope, self._expected, self._producers)
-        for one in found:
-            detail = DETAIL_ENCODER.encode((one.offset, one.expected, one.found))
-            self._tables[DIFFERENCES].append(
-                (self._scope_id, self._group, one.key, one.stream_id, one.entry, one.kind, detail)
-            )
+    def _take_producer(self, op: int, stream_id: int, name: str, row: ProducerState) -> None:
+        of_stream = self._producers.setdefault(stream_id, {})
+        if op == GONE:
+            of_stream.pop(name, None)
+        else:
+            of_stream[name] = astuple(row)
+        if op != BEFORE:
+            key = self._key_of.get(stream_id)
+            # Rows of a stream that was removed may stay for a while.
+            if key is not None:
+                self._scope.changed.add(key)
+        elif stream_id in self._by_id:
+            self._by_id[stream_id].producers[name] = astuple(row)
+
+    def _reach(self, place: Place) -> None:
+        """Compare the states before a place with what the log led to."""
+        states, changed = self._states, self._scope.changed
+        while (state := states[self._next]) < place:
+            if not changed:
+                self._next = bisect_left(states, place, lo=self._next)
+                break
+            self._next += 1
+            found = compare.differences(self._scope, self._said, self._producers, changed)
+            self._tables[DIFFERENCES] += [
+                (self._scope_id, self._group, one.key, one.stream_id,
+                 state[0] if one.entry is None else one.entry, self._next - 1, one.kind,
+                 DETAIL_ENCODER.encode((one.offset, one.expected, one.found)))
+                for one in found
+            ]  # fmt: skip
+            changed.clear()
+        self._next_index = states[self._next][0]
 
     def finish(self) -> None:
         """End the scope; call it after the last row."""
@@ -315,8 +343,7 @@ class Replay:
         self._apply(self._waiting)
         for known in self._appends.values():
             self._tell_appends(known)
-        if not self._is_compared:
-            self._compare()
+        self._reach(_NOWHERE)
         self._at = None
         for thing in self._all_made:
             key = thing.key if isinstance(thing, Stream) else None
@@ -371,13 +398,12 @@ def stream_of(key: bytes, row: StreamRow) -> Stream:
     for name in (
         "content_type", "last_write_ms", "touched_ms", "ttl_ms", "expires_at", "expires_at_ms",
         "records", "size", "closed", "closed_by", "last_seq", "forks", "deleted",
-        "cold", "kept_from",
+        "sweep_at_ms", "cold", "hot_at_ms", "kept_from",
     ):  # fmt: skip
         setattr(stream, name, getattr(row, name))
     stream.extents = tuple(astuple(extent) for extent in row.extents)
     stream.from_place = row.records, row.size
     stream.counted = row.producers
-    stream.is_hot = row.hot_at_ms is not None
     known = row.snapshot
     if known is not None:
         stream.snapshot = Published(

@@ -18,6 +18,7 @@ from streamd_audit import log_order
 from streamd_audit.commands import (
     Append,
     Archived,
+    Batch,
     Command,
     Create,
     CreateBucket,
@@ -32,20 +33,23 @@ from streamd_audit.commands import (
     RenewIncarnations,
     RevokeToken,
     RotateToken,
+    Scrubbed,
     SetLimits,
     StorePart,
+    decode_configuration,
 )
-from streamd_audit.errors import Damaged
+from streamd_audit.errors import UNKNOWN_FIELD, Damaged
 from streamd_audit.frames import batches_of
 from streamd_audit.log_order import Entries, Told
 from streamd_audit.names import SegmentName
 from streamd_audit.replay import buckets, heads
 from streamd_audit.replay.heads import Bundle
-from streamd_audit.segments import CONFIGURATION, NOOP, read_head
+from streamd_audit.segments import COMMANDS, CONFIGURATION, NOOP, Entry, read_head
 from streamd_audit.sources.log import LogReader, LogSource
 from streamd_audit.sources.log_columns import LogEntry, digests_of
 from streamd_audit.sources.planning import Piece
 from streamd_audit.store import Store
+from streamd_audit.strict import check_known
 
 SCANNED_DDL = (
     "what int, `group` int, index long, position int, bucket string, stream string, "
@@ -60,15 +64,16 @@ _COLUMNS = tuple(part.split()[0].strip("`") for part in SCANNED_DDL.split(", "))
 # nonce `two` in the place of session `three`; a package of node `one`, by the place of its first
 # command, the rest of it as the body; that a pack of term `one` and number `two` was made, with
 # `object` and `three` bytes, or without that it was forgotten; a command about limits, or about a
-# token, at `two` ms, as the body.
+# token, at `two` ms, as the body; a command as the body that only the state's header shows.
 BUNDLE, BUNDLE_OF_UPLOAD, FORK, PUBLISHED, OF_BUCKET, OPENED_SESSION, PACKAGE, PACK = range(8)
-LIMITS, TOKEN = 8, 9
+LIMITS, TOKEN, HEADER = 8, 9, 10
 # And what comes together in one place: `log_order.Told`, sorted by `one` where that is a term; the
 # `Joint` of a segment with entries from `index` to `two`; what is wrong with an object or an entry
-# of it; the term (`one`) and the chain (`two`) at an entry that was asked for; and of recoveries
+# of it; the term (`one`), the chain (`two`) and the log's time (`three`) at an entry that was asked
+# for; and of recoveries
 # and the membership what `one` says, `CONFIGURED` with its payload, `RENEWED` to base `two`, or
 # `BEGAN_ANEW`.
-WRONG, RUN, NOOPS, SEGMENT, PROBLEM, PLACED, SETTING = range(10, 17)
+WRONG, RUN, NOOPS, SEGMENT, PROBLEM, PLACED, SETTING = range(11, 18)
 CONFIGURED, RENEWED, BEGAN_ANEW = range(3)
 _OF_TOLD = {log_order.WRONG: WRONG, log_order.RUN: RUN, log_order.NOOP: NOOPS}
 
@@ -80,16 +85,18 @@ Row = tuple[Any, ...]
 
 encode = msgspec.msgpack.Encoder().encode
 decode_told = msgspec.msgpack.Decoder(Told).decode
+decode_texts = msgspec.msgpack.Decoder(list[str]).decode
+decode_header = msgspec.msgpack.Decoder(Archived | Scrubbed).decode
 decode_limits = msgspec.msgpack.Decoder(SetLimits).decode
 decode_package = msgspec.msgpack.Decoder(Package).decode
 
 
 class Joint(msgspec.Struct, array_like=True):
-    """The chain before a segment's first entry and at its last one, by its head; None if that
-    cannot be read."""
+    """The chain and the log's time before a segment's first entry, and at its last one, by its
+    head; None if that cannot be read."""
 
-    before: int | None = None
-    last: int | None = None
+    before: tuple[int, int] | None = None
+    last: tuple[int, int] | None = None
 
 
 decode_joint = msgspec.msgpack.Decoder(Joint).decode
@@ -121,7 +128,8 @@ class Scan(LogReader):
         joint = Joint()
         try:
             head = read_head(content)
-            joint = Joint(head.previous.chain, head.last.chain)
+            before, last = head.previous, head.last
+            joint = Joint((before.chain, before.time_ms), (last.chain, last.time_ms))
         except Damaged:
             pass  # the entries are reported
         body = encode(joint)
@@ -142,17 +150,41 @@ class Scan(LogReader):
                 problem = entry.problem.encode()
                 rows.append(_row(PROBLEM, name.group, entry.index, object=piece.name, body=problem))
             if entry.index in self._places:
-                place = _row(PLACED, name.group, entry.index, one=entry.term, two=entry.chain)
-                rows.append(place)
+                term, chain, log_ms = entry.term, entry.chain, entry.log_ms
+                rows.append(
+                    _row(PLACED, name.group, entry.index, one=term, two=chain, three=log_ms)
+                )
                 rows += commands_of(name.group, wanted[begin : at + 1])
                 begin = at + 1
         rows += commands_of(name.group, wanted[begin:])
         yield from batches_of(SCANNED_DDL, rows)
 
+    def _with_commands(self, entry: Entry) -> LogEntry:
+        found = super()._with_commands(entry)
+        if found.problem is None:
+            try:
+                _check_known(entry, found)
+            except Damaged as damaged:
+                found.problem = self.told(damaged)
+        return found
+
     def _problem(self, piece: Piece, name: SegmentName, damaged: Damaged) -> pa.RecordBatch:
         told = self.told(damaged, piece.name).encode()
         row = _row(PROBLEM, name.group, damaged.at, object=piece.name, body=told)
         return next(batches_of(SCANNED_DDL, [row]))
+
+
+def _check_known(entry: Entry, found: LogEntry) -> None:
+    """Raises `Damaged` if an entry says anything that the audit does not know."""
+    index, payload = entry.index, entry.payload
+    if entry.kind == COMMANDS:
+        batch = Batch(entry.stamp_ms, found.commands, found.packages)
+        check_known(batch, payload, "a batch of commands", index)
+    elif entry.kind == CONFIGURATION:
+        check_known(decode_configuration(payload, index), payload, "a configuration", index)
+    elif entry.kind != NOOP or len(payload):
+        told = f"entry {index} is of kind {entry.kind}, with {len(payload)} bytes"
+        raise Damaged(UNKNOWN_FIELD, told, index)
 
 
 def commands_of(group: int, entries: Iterable[LogEntry]) -> Iterator[Row]:
@@ -242,8 +274,11 @@ def _facts(group: int, entry: LogEntry, position: int, command: Any) -> Iterator
             yield _row(TOKEN, *place, two=entry.log_ms, body=encode(command))
         case RenewIncarnations():
             yield _row(SETTING, *place, one=RENEWED, two=command.base)
-        case Archived() if command.has_gap:
-            yield _row(SETTING, *place, one=BEGAN_ANEW)
+        # Nor have these.
+        case Archived() | Scrubbed() if command.term == entry.term:
+            yield _row(HEADER, *place, body=encode(command))
+            if isinstance(command, Archived) and command.has_gap:
+                yield _row(SETTING, *place, one=BEGAN_ANEW)
         case _:
             pass
 

@@ -82,6 +82,8 @@ class Scope:
         self._ended = ended
         self._quotas = quotas
         self.streams: dict[bytes, Stream] = {}
+        # The keys of streams that a command may have changed, or may have ended.
+        self.changed: set[bytes] = set()
         self._uploads: list[Upload] = []
         self._index = self._position = self._term = self._now_ms = 0
         self._records = self._size = 0
@@ -124,6 +126,8 @@ class Scope:
             self._now_ms = log_ms
         self._records, self._size, self._digests = records, size, digests
         self._quotas.move_to((index, position))
+        if not isinstance(command, StorePart | DropUpload):
+            self.changed.add(command.key)
         self.stream = None
         return self._handlers[type(command)](command)
 
@@ -218,8 +222,8 @@ class Scope:
         return DONE
 
     def _add(self, stream: Stream) -> None:
-        if not stream.is_hot:
-            stream.heat()
+        if stream.hot_at_ms is None:
+            stream.heat(self._now_ms)
         self.start = (stream.records, stream.size)
         stream.records += self._records
         stream.size += self._size
@@ -257,12 +261,14 @@ class Scope:
             return full
         if is_fork:
             stream.attach(source, at)
+            self.changed.add(source.key)
         self.ids.give(stream)
         self.stream = stream
         self.take(stream)
         if self._records:
             self._add(stream)
         stream.closed = command.closed
+        stream.schedule_sweep()
         return CREATED
 
     def take(self, stream: Stream) -> None:
@@ -293,7 +299,7 @@ class Scope:
     def _end(self, stream: Stream) -> None:
         """Hide a stream from its clients; while forks read its bytes it stays."""
         kept = stream.kept
-        stream.snapshot = None
+        stream.snapshot = stream.sweep_at_ms = None
         if stream.forks:
             self._quotas.settle(stream, kept)
             stream.deleted = True
@@ -309,12 +315,13 @@ class Scope:
             source = self.streams.get(fork.source)
             if source is None:
                 return
+            self.changed.add(source.key)
             source.forks -= 1
             if source.forks:
                 return
             kept = source.kept
             if not source.deleted:
-                source.trim()
+                source.trim(self._now_ms)
                 self._quotas.settle(source, kept)
                 return
             stream = source
@@ -332,8 +339,12 @@ class Scope:
         if stream is None:
             return DONE
         self._quotas.count(stream)
-        if not stream.deleted and stream.is_over(self._now_ms):
+        if stream.sweep_at_ms is None:
+            return DONE
+        if stream.is_over(self._now_ms):
             self._end(stream)
+        elif stream.sweep_at_ms <= self._now_ms:
+            stream.schedule_sweep()
         return DONE
 
     # -- snapshots (docs/snapshots-design.md) ------------------------------------------------------
@@ -406,7 +417,7 @@ class Scope:
         stream.snapshot = Published(
             *command.at, command.size, command.content_type, command.digest, blob
         )
-        stream.trim()
+        stream.trim(self._now_ms)
         self._quotas.settle(stream, kept)
         if stream.ttl_ms is not None:
             stream.touched_ms = self._now_ms
@@ -459,7 +470,7 @@ class Scope:
         stream = self.streams.get(command.key)
         if stream is None or command.term != self._term:
             return STALE
-        if not self.ids.match(stream, command.stream_id) or not stream.is_hot:
+        if not self.ids.match(stream, command.stream_id) or stream.hot_at_ms is None:
             return STALE
         if stream.cold != (command.start_record, command.start_byte):
             return STALE
@@ -467,5 +478,5 @@ class Scope:
         if not command.start_record < end <= stream.records or command.end_byte > stream.size:
             return STALE
         self.stream = stream
-        stream.cool((end, command.end_byte))
+        stream.cool((end, command.end_byte), self._now_ms)
         return DONE

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from streamd_audit import log_order
 from streamd_audit.arrow import map_in_arrow
-from streamd_audit.commands import Limits, decode_configuration
+from streamd_audit.commands import Limits
 from streamd_audit.context import Context, columns_of
-from streamd_audit.errors import Damaged
 from streamd_audit.frames import batches_of, rows_in
 from streamd_audit.log_order import Told
 from streamd_audit.names import EndName, parse, split
@@ -25,17 +23,18 @@ from streamd_audit.options import NotRun
 from streamd_audit.replay import scan
 from streamd_audit.replay.distribute import Replayed, replay
 from streamd_audit.replay.plan import Plan
-from streamd_audit.replay.quotas import owner_of
-from streamd_audit.rows import Header, first_header, read_row
-from streamd_audit.sources.state import StateSource
+from streamd_audit.replay.stored import (
+    events,
+    headers_of,
+    limits_of,
+    readable_states,
+    state_indexes,
+)
+from streamd_audit.rows import first_header
 from streamd_audit.states import State, states_of
 from streamd_audit.watermark import Watermark, base_index
 
 _Row = tuple[Any, ...]
-_STATES_DDL = (
-    "`group` int, index bigint, object string, key binary, value binary, kind string, "
-    "problem string"
-)
 # Of each kind of what is told of the log as a whole; it has a few, if it is not very broken.
 _MOST_TOLD = 10_000
 
@@ -53,16 +52,18 @@ class Account:
     """What is told of the log as a whole.
 
     `order` is what is wrong with the order of entries, `runs` those without a gap; `joints` are
-    segments that do not continue the chain: group, first entry, object, the chain before it and the
-    one it says; `problems` what is wrong with which object: group, entry, object, problem. `places`
-    are term and chain at the entries (group, index) that were asked for.
+    segments that do not continue the chain, or the log's time: group, first entry, object, what is
+    before it and what it says; `problems` what is wrong with which object: group, entry, object,
+    problem. `places` are term and chain at the entries (group, index) that were asked for, `times`
+    the log's times there.
     """
 
     order: list[Told] = field(default_factory=list)
     runs: list[Told] = field(default_factory=list)
-    joints: list[tuple[int, int, str, int, int]] = field(default_factory=list)
+    joints: list[tuple[int, int, str, str, str]] = field(default_factory=list)
     problems: list[tuple[int, int | None, str, str]] = field(default_factory=list)
     places: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    times: dict[tuple[int, int], int] = field(default_factory=dict)
     settings: list[tuple[int, int, int, int, bytes]] = field(default_factory=list)
 
 
@@ -76,18 +77,20 @@ def scanned(context: Context) -> DataFrame:
         since = 0
         if context.since is not None:
             # From the state on that the replay begins with.
-            since = max((index for index in asked if index <= context.since), default=0)
+            indexes = [state.index for state in readable_states(context)]
+            since = max((index for index in indexes if index <= context.since), default=0)
+        context.notes["scanned_after"] = since
         for name in context.listing.ends:
             named = parse(split(name)[1])
             assert isinstance(named, EndName)
             asked.add(named.index)
         mark = context.notes.get("watermark")
         if isinstance(mark, Watermark):
-            asked.add(mark.index)
+            asked.update(one.index for one in mark.marks)
         reader = scan.Scan(context.of_sources, columns_of(scan.SCANNED_DDL), sorted(asked), since)
         # Each job that reads the log pays for each of its partitions, however small.
         parts = max(tasks, 2 * spark.sparkContext.defaultParallelism)
-        return context.read(reader, scan.SCANNED_DDL, parts).persist(StorageLevel.DISK_ONLY)
+        return context.keep(context.read(reader, scan.SCANNED_DDL, parts))
 
     return context.shared("scanned", read)
 
@@ -102,7 +105,7 @@ def account_of(context: Context) -> Account:
             row["what"]: row["count"] for row in log.groupBy("what").count().collect()
         }
         order = ["what", "group", "one", "index", "two"]
-        few = log.where(f.col("what") >= scan.WRONG).select(*order, "object", "body")
+        few = log.where(f.col("what") >= scan.WRONG).select(*order, "three", "object", "body")
         few = few.repartition(1).sortWithinPartitions(*order)
         account = Account()
         for row in map_in_arrow(few, _together, _FEW_DDL).collect():
@@ -111,11 +114,13 @@ def account_of(context: Context) -> Account:
                 of = account.order if what == scan.WRONG else account.runs
                 of.append(scan.decode_told(row["body"]))
             elif what == scan.SEGMENT:
-                account.joints.append((group, index, row["object"], row["one"], row["two"]))
+                expected, found = scan.decode_texts(row["body"])
+                account.joints.append((group, index, row["object"], expected, found))
             elif what == scan.PROBLEM:
                 account.problems.append((group, index, row["object"], row["body"].decode()))
             elif what == scan.PLACED:
                 account.places[group, index] = row["one"], row["two"]
+                account.times[group, index] = row["three"]
             else:
                 account.settings.append((group, index, row["one"], row["two"], row["body"]))
         account.settings.sort(key=lambda setting: setting[:2])
@@ -124,7 +129,9 @@ def account_of(context: Context) -> Account:
     return context.shared("account", look)
 
 
-_FEW_DDL = "what int, `group` int, one long, index long, two long, object string, body binary"
+_FEW_DDL = (
+    "what int, `group` int, one long, index long, two long, three long, object string, body binary"
+)
 
 
 def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -146,21 +153,23 @@ def _of_kind(what: int, rows: Iterator[_Row]) -> Iterator[_Row]:
 
 def _of_order(told: Told) -> _Row:
     what = scan.RUN if told.what == log_order.RUN else scan.WRONG
-    return what, told.group, None, told.first, None, told.object, scan.encode(told)
+    return what, told.group, None, told.first, None, None, told.object, scan.encode(told)
 
 
 def _joints(rows: Iterable[_Row]) -> Iterator[_Row]:
     """Segments, in order, that do not continue the chain before them."""
-    before: tuple[int, int, int | None] | None = None
-    for what, group, _, first, last, name, body in rows:
+    before: tuple[int, int, tuple[int, int] | None] | None = None
+    for what, group, _, first, last, _, name, body in rows:
         joint = scan.decode_joint(body)
         if (
             before is not None
             and before[:2] == (group, first - 1)
-            and None not in (joint.before, before[2])
+            and joint.before is not None
+            and before[2] is not None
             and joint.before != before[2]
         ):
-            yield what, group, before[2], first, joint.before, name, None
+            told = [f"{chain:08x} at {time_ms} ms" for chain, time_ms in (before[2], joint.before)]
+            yield what, group, None, first, None, None, name, scan.encode(told)
         before = group, last, joint.last
 
 
@@ -187,115 +196,79 @@ def _replay(context: Context, spans: Sequence[Span]) -> Replayed | None:
     if not latest:
         return None
     context.progress("replaying the log")
-    states = states_of(context)
     settings = account_of(context).settings
     plans = plans_of(context)
     inside = f.lit(False)
-    chosen = {}
     for group, span in latest.items():
-        of_group = [state for state in states if state.group == group]
+        of_group = [state for state in readable_states(context) if state.group == group]
         try:
-            chosen[group] = _chosen(of_group, span, context.since)
+            before, after = _chosen(of_group, span, context.since)
         except NotRun:
             continue  # `log_job` tells of the gap before the span
-    state = states_at(context, chosen)
-    headers = _headers(state)
-    for group, (before, after) in chosen.items():
-        header = headers.get((group, before)) or first_header(group)
+        header = first_header(group)
+        limits: tuple[tuple[str, str, Limits], ...] = ()
+        if before is not None:
+            header = headers_of(context).get(before, header)
+            limits = tuple(limits_of(context, before))
         bases = [(0, header.incarnation_base)]
-        members = []
+        configurations = []
         for of, index, what, base, payload in settings:
             if of == group and what == scan.CONFIGURED:
-                members.append((index, _members(payload)))
+                configurations.append((index, payload))
             elif of == group and what == scan.RENEWED:
                 bases.append((index, base))
-        limits = tuple(_limits(state, group, before))
         plans[group] = Plan(
-            before,
-            after,
-            header.next_stream_id,
+            None if before is None else before.index,
+            tuple(state.index for state in after),
+            header,
             tuple(bases),
-            tuple(members),
-            header.counts,
+            tuple(configurations),
             limits,
         )
-        span = latest[group]
-        begin = span.first if before is None else before + 1
+        begin = span.first if before is None else before.index + 1
         is_mine = (f.col("group") == group) & f.col("index").between(begin, span.last)
         inside = inside | is_mine
     if not plans:
         return None
     rows = scanned(context).where(inside & (f.col("what") < scan.WRONG))
-    return replay(rows, state, plans, context.notes["log_rows"].keys())
+    return replay(rows, events(context, plans), plans, context.notes["log_rows"].keys())
 
 
-def state_rows(context: Context) -> DataFrame:
-    """The raw rows of all states."""
-    return context.shared(
-        "state_rows",
-        lambda: context.source(StateSource, _STATES_DDL, every="true").persist(
-            StorageLevel.DISK_ONLY
-        ),
-    )
-
-
-def states_at(
-    context: Context, chosen: Mapping[int, tuple[int | None, int | None]]
-) -> DataFrame | None:
-    """The rows of states of these groups as of these entries; None if there are none."""
-    meant = f.lit(False)
-    for group, pair in chosen.items():
-        there = [index for index in pair if index is not None]
-        if there:
-            meant = meant | ((f.col("group") == group) & f.col("index").isin(*there))
-    if all(pair == (None, None) for pair in chosen.values()):
-        return None
-    return state_rows(context).where(meant)
-
-
-def _headers(state: DataFrame | None) -> dict[tuple[int, int | None], Header]:
-    """Headers by group and index; a state without one counts as empty, and differs in
-    everything."""
-    found = {}
-    rows = [] if state is None else state.where("kind = 'header'").collect()
-    for row in rows:
-        try:
-            value = read_row(row["key"], row["value"]).value
-        except Damaged:
-            continue
-        if isinstance(value, Header):
-            found[row["group"], row["index"]] = value
+def compared_states(context: Context) -> Sequence[State]:
+    """The states that the log's result was compared with, after `replayed`."""
+    found = []
+    for group, plan in plans_of(context).items():
+        of_group = [state for state in readable_states(context) if state.group == group]
+        begin = _begin_at(of_group, plan.before)
+        found += of_group[begin : begin + len(plan.states)]
     return found
 
 
-def _limits(
-    state: DataFrame | None, group: int, index: int | None
-) -> Iterator[tuple[str, str, Limits]]:
-    """The limits that a state has, by kind and name."""
-    if state is None or index is None:
-        return
-    of_state = (f.col("group") == group) & (f.col("index") == index)
-    for row in state.where(of_state & (f.col("kind") == "limits")).collect():
-        try:
-            found = read_row(row["key"], row["value"])
-        except Damaged:
-            continue
-        if isinstance(found.value, Limits):
-            yield *owner_of(found.rest), found.value
+def numbers_before(context: Context) -> dict[int, int]:
+    """The number of the state with which the replay of each group began, after `replayed`."""
+    found = {}
+    for group, indexes in state_indexes(context).items():
+        plan = plans_of(context).get(group)
+        if plan is not None and plan.before is not None:
+            found[group] = sum(index <= plan.before for index in indexes) - 1
+    return found
 
 
 def _chosen(
     states: Sequence[State], span: Span, since: int | None
-) -> tuple[int | None, int | None]:
-    """The states that the replay of a span begins with and is compared with."""
-    indexes = [state.index for state in states if state.index <= span.last]
-    before = base_index(indexes, span.first, since)
-    later = [index for index in indexes if index > (before or 0)]
-    return before, max(later, default=None)
+) -> tuple[State | None, Sequence[State]]:
+    """The state that the replay of a span begins with, and those that it is compared with.
+
+    Raises `NotRun` if there is none to begin with.
+    """
+    reached = [state for state in states if state.index <= span.last]
+    before = base_index([state.index for state in reached], span.first, since)
+    begin = _begin_at(states, before)
+    return None if before is None else states[begin - 1], reached[begin:]
 
 
-def _members(payload: bytes) -> frozenset[int]:
-    try:
-        return frozenset(decode_configuration(payload).members())
-    except Damaged:
-        return frozenset()
+def _begin_at(states: Sequence[State], before: int | None) -> int:
+    """The number of the first state that is compared with the log after entry `before`."""
+    if before is None:
+        return 0
+    return sum(state.index <= before for state in states)

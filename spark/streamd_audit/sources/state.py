@@ -90,10 +90,14 @@ class StateReader(BucketReader):
                 check_manifest_name(name, manifest)
                 if manifest.of.cluster != self.cluster:
                     raise Damaged(OTHER_CLUSTER, f"the manifest is of {manifest.of.cluster}")
+                self.check(content, manifest)
             except (Damaged, ObjectMissing) as error:
                 yield self._problem(name, piece.name, error)
                 continue
             yield from self._state(store, name, manifest)
+
+    def check(self, content: Buffer, manifest: Manifest) -> None:
+        """Further checks of a manifest; a reader of rows skips what it does not know."""
 
     @property
     def _until(self) -> int | None:

@@ -1,0 +1,61 @@
+"""A state's header is what the log leads to, in each field."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamd_audit.commands import Archived, Place, Scrub, Scrubbed
+from streamd_audit.replay.headers import Expected, difference, follow
+from streamd_audit.replay.plan import Plan
+from streamd_audit.rows import Header
+
+HEADER = Header(
+    applied_index=9, applied_term=2, log_ms=70, next_stream_id=5, configuration=b"c",
+    archived=Place(4, 2, 1, 9), incarnation_base=7, scrub=Scrub(passes=1), counts=True,
+)  # fmt: skip
+EXPECTED = Expected(9, 2, 70, 5, b"c", Place(4, 2, 1, 9), 7, Scrub(passes=1), True)
+FIRST, SECOND = Place(3, 1, 33, 5), Place(6, 1, 66, 8)
+
+
+def test_a_header_as_the_log_leads_to_it_does_not_differ() -> None:
+    assert difference(HEADER, EXPECTED) is None
+
+
+@pytest.mark.parametrize("name", [name for name in Expected._fields if name != "applied_index"])
+def test_every_field_is_compared(name: str) -> None:
+    odd = Expected(**{**EXPECTED._asdict(), name: object()})
+    found = difference(HEADER, odd)
+    assert found is not None
+    assert found.kind == "header_differs"
+    assert found.found.startswith(name)
+
+
+def test_rows_of_another_entry_are_stale() -> None:
+    found = difference(HEADER, EXPECTED._replace(applied_index=12))
+    assert found is not None
+    assert found.kind == "state_stale"
+
+
+def test_a_state_without_a_header_differs() -> None:
+    found = difference(None, EXPECTED)
+    assert found is not None
+    assert found.found == "none"
+
+
+def test_an_archives_end_moves_only_from_where_it_was_and_forward() -> None:
+    commands: list[tuple[int, int, Archived | Scrubbed]] = [
+        (4, 0, Archived(1, Place(), FIRST)),
+        (5, 0, Archived(1, Place(), SECOND)),  # not where the archive ends
+        (6, 0, Archived(1, FIRST, SECOND)),  # its own entry is not after it
+        (9, 0, Scrubbed(1, Scrub(passes=2))),
+        (9, 1, Archived(1, FIRST, SECOND)),
+        (12, 0, Archived(1, SECOND, FIRST)),
+    ]
+    states = Plan(None, (3, 4, 8, 9, 20)).places
+    assert list(follow(commands, states, Header())) == [
+        (Place(), Scrub()),
+        (FIRST, Scrub()),
+        (FIRST, Scrub()),
+        (SECOND, Scrub(passes=2)),
+        (SECOND, Scrub(passes=2)),
+    ]
