@@ -30,7 +30,7 @@ def facts_of_comparing(context: Context, found: Replayed | None) -> Mapping[str,
         "compared": told_compared(compared_states(context), mark),
         "not compared": [
             *_not_compared(context, found),
-            *told_unknown(last_entries(context), mark),
+            *told_unknown(last_entries(context), _known_before(context, mark)),
         ],
     }
 
@@ -67,14 +67,23 @@ def _not_compared(context: Context, found: Replayed | None) -> list[str]:
     return [*told, *OF_STATES] if compared else told
 
 
-def told_unknown(last: Mapping[int, int], mark: object) -> list[str]:
-    """What no comparison inside a store can show."""
+def _known_before(context: Context, mark: object) -> Sequence[int]:
+    """The last entries of logs that an earlier audit judged, or that kept heads are of."""
+    marks = [one.index for one in mark.marks] if isinstance(mark, Watermark) else []
+    heads = [head.first_index + head.size - 1 for head in context.notes.get("kept_heads", ())]
+    return [*marks, *([max(heads)] if heads else [])]
+
+
+def told_unknown(last: Mapping[int, int], known: Sequence[int]) -> list[str]:
+    """What no comparison inside a store can show; entries up to those `known` were seen before."""
     ends = ", ".join(f"{index:,}" for index in [*last.values()][:_MOST_NAMED]) or "0"
     told = f"whether the log went on after entry {ends}"
-    if not isinstance(mark, Watermark):
-        return [f"{told}, or all of it was written again: --out has no earlier audit's watermark"]
-    after = ", ".join(f"{one.index:,}" for one in mark.marks[:_MOST_NAMED])
-    return [f"{told}, or what follows entry {after} was written again: no earlier audit saw that"]
+    if not known:
+        why = "--out has no earlier audit's watermark, and --expect no head"
+        return [f"{told}, or all of it was written again: {why}"]
+    after = ", ".join(f"{index:,}" for index in known[:_MOST_NAMED])
+    why = "no earlier audit and no kept head is of that"
+    return [f"{told}, or what follows entry {after} was written again: {why}"]
 
 
 def _named(states: Sequence[State]) -> str:

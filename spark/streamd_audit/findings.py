@@ -98,10 +98,19 @@ KINDS: dict[str, Kind] = {
     ),
     "history_rolled_back": Kind(
         FATAL,
-        "the log ends before an entry that an earlier audit judged",
+        "the log ends before an entry that an earlier audit judged, or a kept head has",
         "somebody set the store back to an earlier time",
     ),
-    "history_changed": Kind(FATAL, "the log is not the one that an earlier audit judged", _FORGED),
+    "history_changed": Kind(
+        FATAL, "the log is not the one that an earlier audit judged, or a kept head is of", _FORGED
+    ),
+    "tree_differs": Kind(
+        FATAL, "a segment or a state has another hash tree than the log's entries", _FORGED
+    ),
+    "head_differs": Kind(FATAL, "a signed head in the store is not of this log", _FORGED),
+    "head_damaged": Kind(
+        ERROR, "a head in the store is damaged, or no key that is trusted has signed it", _FORGED
+    ),
     "chain_broken": Kind(FATAL, "an entry does not continue the chain of checksums", _FORGED),
     "entry_damaged": Kind(FATAL, "an entry's commands cannot be decoded", _WRITER),
     "index_gap": Kind(FATAL, "indexes do not rise by one", _WRITER),

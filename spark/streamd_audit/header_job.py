@@ -12,7 +12,6 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 
 from streamd_audit.arrow import map_in_arrow
-from streamd_audit.commands import Place, Scrub
 from streamd_audit.context import Context
 from streamd_audit.findings import Finding, finding
 from streamd_audit.frames import batches_of, rows_in
@@ -24,8 +23,7 @@ from streamd_audit.replay.whole import account_of, compared_states, plans_of, sc
 from streamd_audit.states import State, manifests_of
 
 _SEEN_DDL = "`group` int, number int, body binary"
-_Seen = tuple[Place, Scrub]
-_decode_seen = msgspec.msgpack.Decoder(_Seen).decode
+_decode_seen = msgspec.msgpack.Decoder(headers.Seen).decode
 
 
 def findings_of_headers(context: Context, found: Replayed | None) -> list[Finding]:
@@ -79,7 +77,7 @@ def _by_log(context: Context, found: Replayed) -> dict[State, headers.Expected]:
         plan, number = plans[group], numbers[group]
         numbers[group] += 1
         term, _ = places.get((group, state.index), (state.term, 0))
-        archived, scrub = seen.get((group, number), (plan.header.archived, plan.header.scrub))
+        known = seen.get((group, number)) or headers.seen_by(plan.header)
         is_before = [base for index, base in plan.bases if index <= state.index]
         configuration = plan.header.configuration
         for index, payload in plan.configurations:
@@ -91,10 +89,12 @@ def _by_log(context: Context, found: Replayed) -> dict[State, headers.Expected]:
             times.get((group, state.index), state.log_ms),
             plan.header.next_stream_id + sum(made[group, at] for at in range(number + 1)),
             configuration,
-            archived,
+            known.archived,
             is_before[-1],
-            scrub,
+            known.scrub,
             found.histories[group].at((state.index, FIRST_STATE)).counts,
+            known.tree,
+            known.log_keys,
         )
     return expected
 
@@ -110,7 +110,7 @@ def _made(found: Replayed, context: Context) -> Mapping[tuple[int, int], int]:
     return Counter({(row["group"], row["number"]): row["count"] for row in rows})
 
 
-def _seen(found: Replayed, context: Context) -> Mapping[tuple[int, int], _Seen]:
+def _seen(found: Replayed, context: Context) -> Mapping[tuple[int, int], headers.Seen]:
     """How far the log is archived and what was seen of the objects, by group and number of the
     state; empty if the log says nothing of it."""
     if scan.HEADER not in context.notes["log_rows"]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from streamd_audit.directories import Listed, Odd
 from streamd_audit.findings import Finding, finding
-from streamd_audit.names import EndName, PackName, PieceName, SegmentName, parse, split
+from streamd_audit.names import EndName, HeadName, PackName, PieceName, SegmentName, parse, split
 from streamd_audit.store import Store
 
 # How many objects are remembered by name; further ones are only counted.
@@ -33,9 +33,9 @@ class Listing:
 
     `unknown` have names that no streamd gives, `odd` are other things than objects. `checkpoints`
     are the places that have pieces: (group, index, checkpoint's id), with one piece of each. `ends`
-    are the names of pointers to the archive's end; `overlaps` are segments with entries that others
-    have; `last_entries` are the last ones that names of segments say, `packs` how many there are,
-    by group.
+    are the names of pointers to the archive's end, `heads` those of signed heads; `overlaps` are
+    segments with entries that others have; `last_entries` are the last ones that names of segments
+    say, `packs` how many there are, by group.
     """
 
     objects: Counter[str] = field(default_factory=Counter)
@@ -44,6 +44,7 @@ class Listing:
     odd: list[Odd] = field(default_factory=list)
     checkpoints: dict[tuple[int, int, int], Listed] = field(default_factory=dict)
     ends: list[str] = field(default_factory=list)
+    heads: list[str] = field(default_factory=list)
     overlaps: list[Overlap] = field(default_factory=list)
     last_entries: dict[int, int] = field(default_factory=dict)
     packs: Counter[int] = field(default_factory=Counter)
@@ -76,6 +77,8 @@ def look_through(store: Store, cluster: str) -> Listing:
                 found.packs[named.group] += 1
             elif isinstance(named, EndName) and len(found.ends) < _POINTERS:
                 found.ends.append(one.name)
+            elif isinstance(named, HeadName) and len(found.heads) < _POINTERS:
+                found.heads.append(one.name)
             elif isinstance(named, SegmentName):
                 group, last = covered
                 if group == named.group and named.first <= last and len(found.overlaps) < _POINTERS:

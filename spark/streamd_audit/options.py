@@ -49,6 +49,8 @@ class Options:
     cluster: str | None = None
     url: str | None = None
     since: int | str | None = None
+    expect: list[Path] = field(default_factory=list)
+    key: str | None = None
     endpoint: str | None = None
     access_key: str | None = None
     secret_key: str | None = None
@@ -74,6 +76,11 @@ def parser(description: str, *, needs_out: bool = False) -> argparse.ArgumentPar
     add("--cluster", metavar="ID", help="whose objects (default: the only cluster there)")
     add("--url", help="a node of the live cluster, to be compared with the archive")
     add("--since", type=_since, metavar="INDEX|last", help="judge what came after this log entry")
+    add(
+        "--expect", type=Path, nargs="+", default=[], metavar="FILE",
+        help="signed heads of the log that were kept elsewhere (streamd log-head)",
+    )  # fmt: skip
+    add("--key", help="the cluster's first key (default: that of the first head in --expect)")
     add("--out", type=Path, required=needs_out, metavar="DIR", help="where findings are written")
     add("--endpoint", help="of the S3 service, as a URL (default: AWS_ENDPOINT_URL)")
     add("--region", help="default: AWS_REGION")

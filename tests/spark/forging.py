@@ -26,6 +26,7 @@ from streamd.objectstore.errors import ColdError
 from streamd.objectstore.names import (
     EndName,
     ManifestName,
+    NamedObject,
     PackName,
     PieceName,
     SegmentName,
@@ -36,8 +37,10 @@ from streamd.objectstore.packs import Pack as WrittenPack
 from streamd.objectstore.packs import PackWriter, read_pack
 from streamd.objectstore.segments import (
     SegmentWriter,
+    frames_bytes,
     read_entries,
     read_segment_head,
+    tree_of_segment,
 )
 from streamd.raft.messages import Entry, EntryKind
 from streamd.storage.raft_snapshots import whole_rows
@@ -46,7 +49,15 @@ from streamd.streams.chunks import Chunk
 from streamd.streams.codec import Batch, decode_batch, encode_batch
 from streamd.streams.commands import Archived, Command, FlushCold, MoveSlices, NewSlice
 from streamd.streams.etags import incarnation_base
-from streamd.streams.model import ColdSlice, Header, LogPosition, Pack, SliceRef, Stream
+from streamd.streams.model import (
+    ColdSlice,
+    Header,
+    LogPosition,
+    LogTree,
+    Pack,
+    SliceRef,
+    Stream,
+)
 from tests.support.packs import chunks_of
 
 Rows = dict[bytes, bytes]
@@ -126,21 +137,18 @@ class Folder:
         raise AssertionError(f"no segment holds entry {index}")
 
     def forge_log(self, changes: Mapping[int, Entry]) -> None:
-        """Replace some entries, and recompute everything that depends on the chain: segments,
-        `Archived` commands, pointers to the end, manifests and states."""
-        places = {0: LogPosition()}
+        """Replace some entries, and recompute everything that depends on the chain and the tree:
+        segments, `Archived` commands, pointers to the end, manifests and states. Heads are removed,
+        as nobody but the nodes can sign them."""
+        places = Places(self.group_id)
         for name in self.segments():
-            head = read_segment_head(self.objects[name])
-            writer = SegmentWriter(head.group_id, places[head.previous.index], self.cluster_id)
-            for original in self.entries(name):
-                entry = _repoint(changes.get(original.index, original), places)
-                writer.add(entry)
-                places[entry.index] = writer.last
-            made = writer.finish()
+            made = places.write(self, name, lambda entry: changes.get(entry.index, entry))
             self.replace(name, made.name, made.content)
+        for name in self.names("heads") if changes else ():
+            del self.objects[name]
         for name in self.names("ends"):
             end = read_end(self.objects[name])
-            made = make_end(replace(end, position=places[end.position.index]))
+            made = make_end(replace(end, position=places.at[end.position.index]))
             self.replace(name, made.name, made.content)
         for name in self.names("snapshots"):
             self._forge_state(name, lambda of, rows: _move_state(of, rows, places))
@@ -316,8 +324,11 @@ def raw_segment(
         parts.append(segments._ENTRY.pack(entry.term, entry.kind, link, len(entry.payload)))
         parts.append(entry.payload)
     inside = b"".join(parts)
-    frame = segments._cluster_frame(folder.cluster_id)
-    body = zstandard.ZstdCompressor(level=3).compress(inside) + frame
+    original = folder.objects[name]
+    skipped = original[
+        -(frames_bytes(original) or len(segments._cluster_frame(folder.cluster_id))) :
+    ]
+    body = zstandard.ZstdCompressor(level=3).compress(inside) + skipped
     last = replace(head.last, chain=stored[-1], index=last_index or head.last.index)
     packed = segments._HEAD.pack(
         head.group_id,
@@ -370,28 +381,51 @@ def _parses(local: str) -> bool:
     return any(kind.parse(local) for kind in kinds)
 
 
-def _repoint(entry: Entry, places: Mapping[int, LogPosition]) -> Entry:
-    """An entry whose `Archived` commands name the places that there are."""
-    if entry.kind != EntryKind.COMMANDS:
-        return entry
-    try:
-        batch = decode_batch(entry.payload)
-    except msgspec.DecodeError:
-        return entry
-    if not any(isinstance(command, Archived) for command in batch.commands):
-        return entry
-    commands: list[Command] = [
-        replace(
-            command,
-            previous=places[command.previous.index],
-            position=places[command.position.index],
-        )
-        if isinstance(command, Archived)
-        else command
-        for command in batch.commands
-    ]
-    payload = encode_batch(Batch(batch.now_ms, commands, batch.packages))
-    return replace(entry, payload=payload)
+class Places:
+    """Where the entries of a log are that is written again, and the trees over it."""
+
+    def __init__(self, group_id: int) -> None:
+        self.at = {0: LogPosition()}
+        self.trees: dict[int, LogTree] = {}
+        self._group_id = group_id
+
+    def write(self, folder: Folder, name: str, change: Callable[[Entry], Entry]) -> NamedObject:
+        """The segment of that name with changed entries, which follow those written before."""
+        content = folder.objects[name]
+        before = self.at[read_segment_head(content).previous.index]
+        frame = tree_of_segment(content)
+        tree = None if frame is None else self.trees.get(before.index, frame.tree)
+        writer = SegmentWriter(self._group_id, before, folder.cluster_id, tree)
+        for original in folder.entries(name):
+            writer.add(self._repointed(change(original)))
+            self.at[original.index] = writer.last
+            if writer.tree is not None:
+                self.trees[original.index] = writer.tree
+        return writer.finish()
+
+    def _repointed(self, entry: Entry) -> Entry:
+        """An entry whose `Archived` commands name the places and trees that there are."""
+        if entry.kind != EntryKind.COMMANDS:
+            return entry
+        try:
+            batch = decode_batch(entry.payload)
+        except msgspec.DecodeError:
+            return entry
+        if not any(isinstance(command, Archived) for command in batch.commands):
+            return entry
+        commands: list[Command] = [
+            replace(
+                command,
+                previous=self.at[command.previous.index],
+                position=self.at[command.position.index],
+                tree=command.tree and self.trees[command.position.index],
+            )
+            if isinstance(command, Archived)
+            else command
+            for command in batch.commands
+        ]
+        payload = encode_batch(Batch(batch.now_ms, commands, batch.packages))
+        return replace(entry, payload=payload)
 
 
 def regrouped(folder: Folder, group_id: int) -> Folder:
@@ -407,18 +441,14 @@ def regrouped(folder: Folder, group_id: int) -> Folder:
             pack.add(stream_id, chunk)
         made = pack.finish()
         renamed[name] = found.put(made.name, made.content)
-    places = {0: LogPosition()}
+    places = Places(group_id)
     for name in folder.segments():
-        head = read_segment_head(folder.objects[name])
-        segment = SegmentWriter(group_id, places[head.previous.index], folder.cluster_id)
-        for original in folder.entries(name):
-            entry = _repoint(_rewritten(original, renamed, base), places)
-            segment.add(entry)
-            places[entry.index] = segment.last
-        found.put(*segment.finish())
+        found.put(*places.write(folder, name, lambda entry: _rewritten(entry, renamed, base)))
     for name in folder.names("ends"):
         end = read_end(folder.objects[name])
-        found.put(*make_end(replace(end, group_id=group_id, position=places[end.position.index])))
+        found.put(
+            *make_end(replace(end, group_id=group_id, position=places.at[end.position.index]))
+        )
     for name in folder.manifests():
         rows = folder.rows(name)
         of = _move_state(folder.manifest(name).of, rows, places)
@@ -464,10 +494,14 @@ def _put_state(folder: Folder, of: CheckpointOf, rows: Rows) -> str:
     return folder.put(*writer.manifest())
 
 
-def _move_state(of: CheckpointOf, rows: Rows, places: Mapping[int, LogPosition]) -> CheckpointOf:
+def _move_state(of: CheckpointOf, rows: Rows, places: Places) -> CheckpointOf:
     header = msgspec.msgpack.decode(rows[keys.HEADER], type=Header)
-    edit_row(rows, keys.HEADER, Header, archived=places[header.archived.index])
-    place = places[of.index]
+    tree = header.tree
+    if tree.first_index:
+        tree = places.trees[header.archived.index]
+    archived = places.at[header.archived.index]
+    edit_row(rows, keys.HEADER, Header, archived=archived, tree=tree)
+    place = places.at[of.index]
     return replace(of, chain=place.chain, term=place.term, time_ms=place.time_ms)
 
 

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from streamd_audit.commands import Archived, Place, Scrub, Scrubbed
-from streamd_audit.replay.headers import Expected, difference, follow
+from streamd_audit.commands import (
+    AddLogKey,
+    Archived,
+    LogKey,
+    LogTree,
+    Place,
+    RenewIncarnations,
+    Scrub,
+    Scrubbed,
+)
+from streamd_audit.replay.headers import Expected, OfHeader, difference, follow
 from streamd_audit.replay.plan import Plan
 from streamd_audit.rows import Header
 
 HEADER = Header(
     applied_index=9, applied_term=2, log_ms=70, next_stream_id=5, configuration=b"c",
     archived=Place(4, 2, 1, 9), incarnation_base=7, scrub=Scrub(passes=1), counts=True,
+    tree=LogTree(4, [bytes(32)]), log_keys=[LogKey(1, bytes(32), b"", bytes(64))],
 )  # fmt: skip
-EXPECTED = Expected(9, 2, 70, 5, b"c", Place(4, 2, 1, 9), 7, Scrub(passes=1), True)
+EXPECTED = Expected(
+    9, 2, 70, 5, b"c", Place(4, 2, 1, 9), 7, Scrub(passes=1), True, HEADER.tree, HEADER.log_keys
+)
 FIRST, SECOND = Place(3, 1, 33, 5), Place(6, 1, 66, 8)
 
 
@@ -43,7 +55,7 @@ def test_a_state_without_a_header_differs() -> None:
 
 
 def test_an_archives_end_moves_only_from_where_it_was_and_forward() -> None:
-    commands: list[tuple[int, int, Archived | Scrubbed]] = [
+    commands: list[tuple[int, int, OfHeader]] = [
         (4, 0, Archived(1, Place(), FIRST)),
         (5, 0, Archived(1, Place(), SECOND)),  # not where the archive ends
         (6, 0, Archived(1, FIRST, SECOND)),  # its own entry is not after it
@@ -52,10 +64,39 @@ def test_an_archives_end_moves_only_from_where_it_was_and_forward() -> None:
         (12, 0, Archived(1, SECOND, FIRST)),
     ]
     states = Plan(None, (3, 4, 8, 9, 20)).places
-    assert list(follow(commands, states, Header())) == [
+    found = [(seen.archived, seen.scrub) for seen in follow(commands, states, Header())]
+    assert found == [
         (Place(), Scrub()),
         (FIRST, Scrub()),
         (FIRST, Scrub()),
         (SECOND, Scrub(passes=2)),
         (SECOND, Scrub(passes=2)),
     ]
+
+
+def test_the_tree_goes_with_the_archives_end() -> None:
+    commands: list[tuple[int, int, OfHeader]] = [
+        (4, 0, Archived(1, Place(), FIRST, False, LogTree(1, [b"a" * 32, b"b" * 32]))),
+        (7, 0, Archived(1, FIRST, SECOND, False, LogTree(1, [b"c" * 32]))),  # of no six leaves
+        (8, 0, Archived(1, FIRST, SECOND, False, None)),
+    ]
+    places = Plan(None, (5, 7, 9)).places
+    trees = [(seen.archived, seen.tree.first_index) for seen in follow(commands, places, Header())]
+    assert trees == [(FIRST, 1), (FIRST, 1), (SECOND, 0)]
+
+
+def test_keys_are_added_in_order_and_end_with_a_recovery() -> None:
+    first, other = (LogKey(1, each * 32, b"", bytes(64)) for each in (b"a", b"b"))
+    vouched = LogKey(2, b"b" * 32, b"a" * 32, bytes(64))
+    commands: list[tuple[int, int, OfHeader]] = [
+        (1, 0, AddLogKey(0, first)),
+        (2, 0, AddLogKey(1, first)),
+        (2, 1, AddLogKey(0, other)),
+        (2, 2, AddLogKey(1, LogKey(2, b"b" * 32, b"c" * 32, bytes(64)))),
+        (2, 3, AddLogKey(1, LogKey(2, b"b" * 31, b"a" * 32, bytes(64)))),
+        (3, 0, AddLogKey(1, vouched)),
+        (5, 0, RenewIncarnations(9)),
+    ]
+    places = Plan(None, (1, 2, 4, 6)).places
+    keys = [seen.log_keys for seen in follow(commands, places, Header())]
+    assert keys == [[first], [first], [first, vouched], []]

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from streamd_audit import log_order
 from streamd_audit.commands import (
+    AddLogKey,
     Append,
     Archived,
     Batch,
@@ -43,6 +44,7 @@ from streamd_audit.frames import batches_of
 from streamd_audit.log_order import Entries, Told
 from streamd_audit.names import SegmentName
 from streamd_audit.replay import buckets, heads
+from streamd_audit.replay.headers import OfHeader
 from streamd_audit.replay.heads import Bundle
 from streamd_audit.segments import COMMANDS, CONFIGURATION, NOOP, Entry, read_head
 from streamd_audit.sources.log import LogReader, LogSource
@@ -86,7 +88,7 @@ Row = tuple[Any, ...]
 encode = msgspec.msgpack.Encoder().encode
 decode_told = msgspec.msgpack.Decoder(Told).decode
 decode_texts = msgspec.msgpack.Decoder(list[str]).decode
-decode_header = msgspec.msgpack.Decoder(Archived | Scrubbed).decode
+decode_header = msgspec.msgpack.Decoder(OfHeader).decode
 decode_limits = msgspec.msgpack.Decoder(SetLimits).decode
 decode_package = msgspec.msgpack.Decoder(Package).decode
 
@@ -274,6 +276,9 @@ def _facts(group: int, entry: LogEntry, position: int, command: Any) -> Iterator
             yield _row(TOKEN, *place, two=entry.log_ms, body=encode(command))
         case RenewIncarnations():
             yield _row(SETTING, *place, one=RENEWED, two=command.base)
+            yield _row(HEADER, *place, body=encode(command))
+        case AddLogKey():
+            yield _row(HEADER, *place, body=encode(command))
         # Nor have these.
         case Archived() | Scrubbed() if command.term == entry.term:
             yield _row(HEADER, *place, body=encode(command))
