@@ -31,6 +31,7 @@ from streamd.spark.planning import Part, plan
 from streamd.spark.reading import COMMON, NOW, batches, edge_of, ranges, request_of, verified
 from streamd.spark.streams import Described, Streams
 from streamd.streams.offsets import START, Position, parse_offset
+from streamd_audit.one_line import one_line
 
 _MOST = 1 << 53
 MAX_RECORDS, MAX_BYTES = "max_records_per_batch", "max_bytes_per_batch"
@@ -39,6 +40,7 @@ OPTIONS = (*COMMON, "starting_offset", MAX_RECORDS, MAX_BYTES)
 Checkpoint = Mapping[str, Any]
 
 
+@one_line
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives as long as the query in a process of the driver; each task has a copy."""
 

@@ -20,12 +20,14 @@ from streamd.spark.streams import Piece, Range, Rules, Streams, read
 from streamd.spark.values import JsonColumn, infer, parse
 from streamd.streams.content import is_json
 from streamd.streams.offsets import START
+from streamd_audit.one_line import one_line
 
 OPTIONS = (*COMMON, "type", "ending_offset")
 _TEXTS = ("stream", "type", "key", "offset")
 _VALUE = "value"
 
 
+@one_line
 class MaterializedSource(DataSource):
     """One row for each type and key with a value."""
 
@@ -56,6 +58,7 @@ class MaterializedSource(DataSource):
         return MaterializedReader(self.options, schema)
 
 
+@one_line
 class MaterializedReader(DataSourceReader):
     """Each task reads some streams, each from its beginning."""
 

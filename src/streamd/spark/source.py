@@ -15,8 +15,10 @@ from streamd.spark import batch, live
 from streamd.spark.options import check_names
 from streamd.spark.reading import request_of, schema_of
 from streamd.spark.sink.writers import BatchWriter, StreamWriter
+from streamd_audit.one_line import one_line
 
 
+@one_line
 class StreamdSource(DataSource):
     """``format("streamd")``: streams read and written, in batch and live."""
 
