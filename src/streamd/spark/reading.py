@@ -88,6 +88,12 @@ class Which(NamedTuple):
     bucket: str | None = None
     prefix: str = ""
 
+    def __str__(self) -> str:
+        if self.bucket is not None:
+            return f"bucket {self.bucket}" + (f", prefix {self.prefix}" if self.prefix else "")
+        first, *others = self.names
+        return f"stream {first}" + (f" and {len(others)} more" if others else "")
+
     def described(self, streams: Streams) -> Iterator[Described]:
         """Raises `StreamMissing`, `TooManyStreams`."""
         if self.bucket is None:
