@@ -27,11 +27,17 @@ BUCKET = "audits"
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from streamd_audit.session import SparkMissing, spark_session
 
+    settings = tmp_path_factory.mktemp("settings")
+    # Otherwise the catalog makes one in the checkout when it is first used.
+    warehouse = f"spark.sql.warehouse.dir {settings}/warehouse\n"
+    (settings / "spark-defaults.conf").write_text(warehouse)
     try:
-        session = spark_session("tests", master="local[2]")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SPARK_CONF_DIR", str(settings))
+            session = spark_session("tests", master="local[2]")
     except SparkMissing:
         skip_without(JAVA)
     session.conf.set("spark.sql.shuffle.partitions", "3")

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from streamd_audit.errors import Damaged, ObjectMissing
 from streamd_audit.names import ObjectName, is_cluster, parse
+from streamd_audit.one_line import one_line
 from streamd_audit.sources.filters import Filters
 from streamd_audit.sources.planning import Piece, Planner, Task
 from streamd_audit.store import OPTIONS as STORE_OPTIONS
@@ -35,6 +36,7 @@ def columns(ddl: str) -> dict[str, str]:
     return dict(column.split(" ") for column in ddl.split(", "))
 
 
+@one_line
 class BucketSource(DataSource):
     """A source of rows about one kind of object in a cluster's folder."""
 
@@ -68,6 +70,7 @@ class BucketSource(DataSource):
         return _Pushing(reader) if options.get("pushdown", "").lower() == "true" else reader
 
 
+@one_line
 class BucketReader(DataSourceReader):
     """Plans on the driver and reads on the workers; only what the schema names is decoded."""
 
@@ -256,6 +259,7 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
     return True
 
 
+@one_line
 class _Pushing(DataSourceReader):
     """A reader that gets the query's filters, for a DataFrame that is used in one query only.
 

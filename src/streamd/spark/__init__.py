@@ -5,7 +5,8 @@ checks what the user gave, `reading` decides whether to read servers or a cold s
 cuts streams into ranges of offsets, so that many tasks read one large stream. Each task reads its
 ranges: `remote` from servers through `streamd.client`, `stored` from packs and the newest
 checkpoint without any server. `values` and `columns` turn records into Arrow columns. `live` keeps
-the protocol's offsets in a query's checkpoint; `sink` writes rows back.
+the protocol's offsets in a query's checkpoint; `catalog` the options of tables; `sink` writes rows
+back.
 
 Invariants:
 
@@ -15,8 +16,8 @@ Invariants:
 - The sink records in a journal stream what a partition will write before it writes it, so that a
   repeated task, a speculative twin and a restarted driver append nothing twice.
 
-docs/spark-streams.md is the users' page; decisions 011 and 012 say why the sink keeps a
-journal and why filters are pushed on demand.
+docs/spark-streams.md is the users' page; decisions 011, 012 and 032 say why the sink keeps a
+journal, why filters are pushed on demand, and where options and metrics are that Spark drops.
 """
 
 from __future__ import annotations

@@ -15,10 +15,12 @@ from streamd.spark.planning import Part, plan
 from streamd.spark.reading import COMMON, NOW, Edge, batches, edge_of, ranges, request_of, verified
 from streamd.spark.streams import Described, Streams
 from streamd.streams.offsets import START, Position
+from streamd_audit.one_line import one_line
 
 OPTIONS = (*COMMON, "starting_offset", "ending_offset")
 
 
+@one_line
 class BatchReader(DataSourceReader):
     """Each task reads some ranges of records."""
 

@@ -1,4 +1,4 @@
-"""Errors that end a query that reads. Spark shows the user the last line."""
+"""Errors that end a query that reads. Each is a line for the user: what, where, and the cure."""
 
 from __future__ import annotations
 
@@ -39,6 +39,10 @@ class TooManyStreams(Exception):
 
 class BadRecord(Exception):
     """A record does not fit the schema (raised in mode failfast)."""
+
+
+class NoAnswer(Exception):
+    """No server could be reached in the time for retries."""
 
 
 class NotUnderstood(Exception):

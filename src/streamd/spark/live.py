@@ -4,6 +4,10 @@ The checkpoint has, for each stream, its incarnation and the offset up to which 
 micro-batch reads from the offsets of the last one to those that `latestOffset` chose, and the same
 records when it is repeated: records never change. A stream that is not in the checkpoint is read
 from its start, and so is one that was deleted and created again, which its incarnation shows.
+
+Spark calls every source in Python by the name of its own class, and has no place for its metrics.
+What it shows of each micro-batch besides offsets is the answer of `reportLatestOffset`, which
+nothing reads: so the source's name and metrics are there.
 """
 
 from __future__ import annotations
@@ -28,9 +32,19 @@ from streamd.spark.columns import Columns
 from streamd.spark.errors import StreamMissing, Trimmed
 from streamd.spark.options import BadOption, Options
 from streamd.spark.planning import Part, plan
-from streamd.spark.reading import COMMON, NOW, batches, edge_of, ranges, request_of, verified
+from streamd.spark.reading import (
+    COMMON,
+    NOW,
+    Request,
+    batches,
+    edge_of,
+    ranges,
+    request_of,
+    verified,
+)
 from streamd.spark.streams import Described, Streams
 from streamd.streams.offsets import START, Position, parse_offset
+from streamd_audit.one_line import one_line
 
 _MOST = 1 << 53
 MAX_RECORDS, MAX_BYTES = "max_records_per_batch", "max_bytes_per_batch"
@@ -39,6 +53,7 @@ OPTIONS = (*COMMON, "starting_offset", MAX_RECORDS, MAX_BYTES)
 Checkpoint = Mapping[str, Any]
 
 
+@one_line
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives as long as the query in a process of the driver; each task has a copy."""
 
@@ -52,7 +67,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._limit = _limit(options)
         # With the trigger AvailableNow: the streams as they were when the query began.
         self._target: list[Described] | None = None
-        self._latest: list[Described] = []
+        # What Spark shows of the micro-batch that was planned last.
+        self._progress: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         streams = self._streams()
@@ -72,18 +88,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._described(self._streams())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next micro-batch ends. Raises `StreamMissing`, `TooManyStreams`, `Trimmed`."""
         streams = self._streams()
-        self._latest = self._described(streams) if self._target is None else self._target
-        pending = [(each, at) for each in self._latest if (at := _begun(each, start)) < each.tail]
-        ends = {each.name: each.tail for each in self._latest}
+        latest = self._described(streams) if self._target is None else self._target
+        begun = {each.name: _begun(each, start) for each in latest}
+        pending = [(each, begun[each.name]) for each in latest if begun[each.name] < each.tail]
+        ends = {each.name: each.tail for each in latest}
         if not isinstance(limit, ReadAllAvailable):
             ends |= _Share(streams, limit, skip_trimmed=self._request.rules.skip_trimmed).of(
                 pending
             )
-        return {each.name: _noted(each, ends[each.name]) for each in self._latest}
+        self._progress = _progress(self._request, latest, begun, ends)
+        return {each.name: _noted(each, ends[each.name]) for each in latest}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return {each.name: _noted(each, each.tail) for each in self._latest} or None
+        return self._progress
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         found = [_from_checkpoint(name, noted) for name, noted in sorted(end.items())]
@@ -142,6 +161,33 @@ def _begun(each: Described, checkpoint: Checkpoint) -> Position:
     if noted is None or noted["incarnation"] != each.incarnation:
         return START
     return _from_checkpoint(each.name, noted).tail
+
+
+def _progress(
+    request: Request,
+    latest: list[Described],
+    begun: Mapping[str, Position],
+    ends: Mapping[str, Position],
+) -> dict[str, Any]:
+    """What Spark shows of a micro-batch that takes from each stream what is between `begun` and
+    `ends`."""
+    records, size = _distance(begun, ends)
+    lag_records, lag_size = _distance(ends, {each.name: each.tail for each in latest})
+    return {
+        "source": f"streamd: {request.which}, at {request.place.servers}",
+        "streams": len(latest),
+        "records": records,
+        "bytes": size,
+        "lag_records": lag_records,
+        "lag_bytes": lag_size,
+        "tails": {each.name: _noted(each, each.tail) for each in latest},
+    }
+
+
+def _distance(starts: Mapping[str, Position], ends: Mapping[str, Position]) -> tuple[int, int]:
+    """The records, and the bytes, between the positions of some streams."""
+    records = sum(end.record - starts[name].record for name, end in ends.items())
+    return records, sum(end.byte - starts[name].byte for name, end in ends.items())
 
 
 # -- the limit of a micro-batch -----------------------------------------------------------------

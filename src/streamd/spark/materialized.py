@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from streamd.spark import options as given
+from streamd.spark.catalog import asked, columns_of
 from streamd.spark.errors import BadRecord, StreamMissing, Trimmed
 from streamd.spark.options import BadOption, Options
 from streamd.spark.planning import Part, packed
@@ -20,12 +21,14 @@ from streamd.spark.streams import Piece, Range, Rules, Streams, read
 from streamd.spark.values import JsonColumn, infer, parse
 from streamd.streams.content import is_json
 from streamd.streams.offsets import START
+from streamd_audit.one_line import one_line
 
 OPTIONS = (*COMMON, "type", "ending_offset")
 _TEXTS = ("stream", "type", "key", "offset")
 _VALUE = "value"
 
 
+@one_line
 class MaterializedSource(DataSource):
     """One row for each type and key with a value."""
 
@@ -34,28 +37,33 @@ class MaterializedSource(DataSource):
         return "streamd_materialized"
 
     def schema(self) -> T.StructType:
-        """The table's columns: given, or inferred from the stream. Raises `BadOption`."""
-        given.check_names(self.options, OPTIONS, "format('streamd_materialized')")
-        request = request_of(self.options)
-        streams = request.place.open()
-        kind = given.text(self.options, "type")
-        values = [
-            event["value"]
-            for event in sample(streams, request.which.described(streams))
-            if isinstance(event, dict) and "value" in event and kind in (None, event.get("type"))
-        ]
-        if not values:
-            raise BadOption(
-                "there is no value to infer a schema from: give one, such as "
-                ".schema('type string, key string, value struct<name: string>')"
-            )
-        columns = [T.StructField(name, T.StringType()) for name in _TEXTS]
-        return T.StructType([*columns[:3], T.StructField(_VALUE, infer(values)), columns[3]])
+        """The table's columns, inferred from the stream. Raises `BadOption`."""
+        return columns_of(self.options, self.name(), _inferred)
 
     def reader(self, schema: T.StructType) -> DataSourceReader:
-        return MaterializedReader(self.options, schema)
+        return MaterializedReader(asked(self.options, schema), schema)
 
 
+def _inferred(options: Options) -> T.StructType:
+    given.check_names(options, OPTIONS, "format('streamd_materialized')")
+    request = request_of(options)
+    streams = request.place.open()
+    kind = given.text(options, "type")
+    values = [
+        event["value"]
+        for event in sample(streams, request.which.described(streams))
+        if isinstance(event, dict) and "value" in event and kind in (None, event.get("type"))
+    ]
+    if not values:
+        raise BadOption(
+            "there is no value to infer a schema from: give one, such as "
+            ".schema('type string, key string, value struct<name: string>')"
+        )
+    texts = [T.StructField(name, T.StringType()) for name in _TEXTS]
+    return T.StructType([*texts[:3], T.StructField(_VALUE, infer(values)), texts[3]])
+
+
+@one_line
 class MaterializedReader(DataSourceReader):
     """Each task reads some streams, each from its beginning."""
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from streamd.client.connecting import url_list
 from streamd.client.names import BadName, parse_name
 from streamd.process.redaction import shown
 from streamd_audit.options import OF_SOURCES
@@ -97,10 +98,12 @@ def urls(options: Options) -> list[str]:
         raise BadOption("option url is missing: name one or more servers, separated by commas")
     found = [url.strip() for url in value.split(",")]
     for url in found:
-        if not url.startswith(("http://", "https://")) or not url.partition("://")[2].strip("/"):
+        try:
+            url_list([url])
+        except ValueError:
             raise BadOption(
                 f"option url has '{shown(url)}'; it must be http://HOST:PORT or https://HOST:PORT"
-            )
+            ) from None
     return found
 
 

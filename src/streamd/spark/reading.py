@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyspark.sql import types as T
 
+from streamd.client.core.retrying import RETRY_FOR_S
 from streamd.spark import options as given
 from streamd.spark.columns import OFFSET, RECORD, STREAM, Columns
 from streamd.spark.errors import TooManyStreams
 from streamd.spark.options import BadOption, Options, Stores
 from streamd.spark.planning import PARTITION_BYTES, Part
-from streamd.spark.remote import Remote, Servers, client_of
+from streamd.spark.remote import Remote, Servers
 from streamd.spark.streams import MAX_STREAMS, Described, Range, Rules, Streams, as_position, read
 from streamd.spark.values import infer, parse
 from streamd.streams.content import is_json
@@ -42,7 +43,7 @@ class Place(NamedTuple):
         """Open the streams for task number `turn`; tasks are spread over the nodes. `met` goes to
         `client_of`."""
         if self.servers is not None:
-            return Remote(client_of(self.servers, turn, met=met))
+            return Remote(self.servers, turn, met=met)
         # A reader of servers needs no client for S3, which takes long to import.
         from streamd.spark.stored import stored_in
 
@@ -64,10 +65,11 @@ def place_of(options: Options) -> Place:
         if name in options:
             raise BadOption(f"option {name} cannot be combined with option {chosen[0]}")
     if chosen == ["url"]:
+        retry_for_s = given.seconds(options, "retry_for_s")
         servers = Servers(
             tuple(given.urls(options)),
             given.text(options, "cacert"),
-            given.seconds(options, "retry_for_s"),
+            RETRY_FOR_S if retry_for_s is None else retry_for_s,
             given.text(options, "token"),
         )
         return Place(servers, None)
@@ -85,6 +87,12 @@ class Which(NamedTuple):
     names: tuple[str, ...] = ()
     bucket: str | None = None
     prefix: str = ""
+
+    def __str__(self) -> str:
+        if self.bucket is not None:
+            return f"bucket {self.bucket}" + (f", prefix {self.prefix}" if self.prefix else "")
+        first, *others = self.names
+        return f"stream {first}" + (f" and {len(others)} more" if others else "")
 
     def described(self, streams: Streams) -> Iterator[Described]:
         """Raises `StreamMissing`, `TooManyStreams`."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import numpy as np
 
-from streamd.client import Answer, Client, NotFound, Refused
+from streamd.client import Answer, Client, NotFound, Refused, Unreachable
 from streamd.client.core.retrying import RETRY_FOR_S
 from streamd.client.names import parse_name
+from streamd.process.redaction import shown
 from streamd.protocol.headers import (
     CONTENT_TYPE,
     ETAG,
@@ -22,27 +26,29 @@ from streamd.protocol.headers import (
     STREAM_UP_TO_DATE,
 )
 from streamd.protocol.problems import Problem
-from streamd.spark.errors import NotUnderstood, StreamMissing, Trimmed
+from streamd.spark.errors import NoAnswer, NotUnderstood, StreamMissing, Trimmed
 from streamd.spark.options import BadOption
 from streamd.spark.streams import Described, Piece, Range, Snapshot
 from streamd.streams.offsets import Position, parse_offset
 
 _GONE = (404, 410)
+# What a resolver says of a host that does not exist.
+_NO_HOST = (socket.EAI_NONAME, socket.EAI_NODATA)
 
 
 class Servers(NamedTuple):
-    """Nodes of a cluster that are asked in turn, and how long a request is retried.
-
-    Without `retry_for_s`, a driver that cannot reach any of them at first fails at once.
-    """
+    """Nodes of a cluster that are asked in turn, and how long a request is retried."""
 
     urls: tuple[str, ...]
     cacert: str | None = None
-    retry_for_s: float | None = None
+    retry_for_s: float = RETRY_FOR_S
     token: str | None = None
 
     def __repr__(self) -> str:
         return f"Servers({self.urls}, {self.cacert}, {self.retry_for_s})"
+
+    def __str__(self) -> str:
+        return ", ".join(shown(url) for url in self.urls)
 
 
 _open: dict[tuple[Servers, int], Client] = {}
@@ -51,33 +57,64 @@ _open: dict[tuple[Servers, int], Client] = {}
 def client_of(servers: Servers, turn: int = 0, *, met: bool = False) -> Client:
     """A client that this process keeps, starting with the node whose turn it is.
 
-    A task passes `met`: the driver has reached a server, so a silent one will answer.
+    A task passes `met`: the driver has reached a server, so a host that is not found will be.
+    Raises `BadOption`.
     """
     # Spark forks its Python workers; children must not use what their parent has open.
     turn %= len(servers.urls)
     known = _open.get((servers, os.getpid() << 16 | turn))
     if known is not None:
         return known
+    if not met:
+        _find_hosts(servers.urls)
     urls = servers.urls[turn:] + servers.urls[:turn]
-    retry_for_s = RETRY_FOR_S if met and servers.retry_for_s is None else servers.retry_for_s
-    client = Client(
-        urls, verify=servers.cacert or True, token=servers.token, retry_for_s=retry_for_s
-    )
+    try:
+        client = Client(
+            urls,
+            verify=servers.cacert or True,
+            token=servers.token,
+            retry_for_s=servers.retry_for_s,
+        )
+    except OSError as error:
+        raise BadOption(
+            f"option cacert is '{servers.cacert}', which cannot be read as CAs: {error}"
+        ) from None
     _open[servers, os.getpid() << 16 | turn] = client
     return client
 
 
-class Remote:
-    """`Streams` on a server. Also raises `StreamdError`."""
+def _find_hosts(urls: Sequence[str]) -> None:
+    """Raise `BadOption` if none of the hosts exists: to retry would not help.
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    A resolver that cannot say so now is asked again with each request.
+    """
+    hosts = {urlsplit(url).hostname: None for url in urls}
+    for host in hosts:
+        try:
+            socket.getaddrinfo(host, None)
+        except socket.gaierror as error:
+            if error.errno in _NO_HOST:
+                continue
+        return
+    raise BadOption(f"option url has no host that exists: {', '.join(map(str, hosts))}; correct it")
+
+
+class Remote:
+    """`Streams` on a server. Also raises `NoAnswer`, `StreamdError`."""
+
+    def __init__(self, servers: Servers, turn: int = 0, *, met: bool = False) -> None:
+        """`turn` and `met` as for `client_of`."""
+        self._client = client_of(servers, turn, met=met)
+        self._servers = servers
 
     def describe(self, wanted: Iterable[str]) -> Sequence[Described]:
         return [self._describe(name) for name in wanted]
 
     def _describe(self, name: str) -> Described:
-        answer = self._ask("HEAD", name)
+        try:
+            answer = self._ask("HEAD", name)
+        except StreamMissing as missing:
+            raise StreamMissing(f"{missing}: create it, or name another") from None
         return Described(
             name,
             answer.headers.get(CONTENT_TYPE, ""),
@@ -88,14 +125,15 @@ class Remote:
     def listed(self, bucket: str, prefix: str) -> Iterator[Described]:
         """The streams of a bucket under a prefix. Raises `StreamMissing`, `BadOption`."""
         try:
-            for listed in self._client.bucket(bucket).streams(prefix=prefix):
-                tail = parse_offset(listed.next_offset.encode())
-                if tail is None:
-                    raise NotUnderstood(_OLD)
-                name = f"{bucket}/{listed.stream_id}"
-                yield Described(name, listed.content_type, _incarnation(listed.etag), tail)
+            with self._reaching():
+                for listed in self._client.bucket(bucket).streams(prefix=prefix):
+                    tail = parse_offset(listed.next_offset.encode())
+                    if tail is None:
+                        raise NotUnderstood(_OLD)
+                    name = f"{bucket}/{listed.stream_id}"
+                    yield Described(name, listed.content_type, _incarnation(listed.etag), tail)
         except NotFound:
-            raise StreamMissing(f"there is no bucket {bucket}") from None
+            raise StreamMissing(f"there is no bucket {bucket} at {self._servers}") from None
         except Refused as refusal:
             if refusal.code == Problem.INVALID_BUCKET_ID.code:
                 raise BadOption(f"option bucket is '{bucket}'; {_LISTED}") from None
@@ -125,7 +163,9 @@ class Remote:
 
     def snapshot(self, name: str) -> Snapshot:
         try:
-            answer = self._client.request("GET", f"{parse_name(name).bucketed_path()}/snapshot")
+            with self._reaching():
+                path = f"{parse_name(name).bucketed_path()}/snapshot"
+                answer = self._client.request("GET", path)
         except Refused as refusal:
             if refusal.status in _GONE:
                 raise StreamMissing(f"there is no snapshot of {name}") from None
@@ -135,14 +175,25 @@ class Remote:
 
     def _ask(self, method: str, name: str, query: dict[str, str] | None = None) -> Answer:
         try:
-            return self._client.request(method, parse_name(name).path, params=query)
+            with self._reaching():
+                return self._client.request(method, parse_name(name).path, params=query)
         except Refused as refusal:
             earliest = parse_offset(refusal.headers.get(STREAM_EARLIEST_OFFSET, "").encode())
             if refusal.status == 410 and earliest is not None:
                 raise Trimmed(name, earliest) from None
             if refusal.status in _GONE:
-                raise StreamMissing(f"there is no stream {name}") from None
+                raise StreamMissing(f"there is no stream {name} at {self._servers}") from None
             raise
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except Unreachable as error:
+            raise NoAnswer(
+                f"{error.message} (tried for {self._servers.retry_for_s:g} s): start the server, "
+                "correct option url, or set a longer retry_for_s"
+            ) from None
 
 
 _LISTED = (

@@ -12,11 +12,14 @@ from pyspark.sql.datasource import (
 )
 
 from streamd.spark import batch, live
-from streamd.spark.options import check_names
+from streamd.spark.catalog import asked, columns_of
+from streamd.spark.options import Options, check_names
 from streamd.spark.reading import request_of, schema_of
 from streamd.spark.sink.writers import BatchWriter, StreamWriter
+from streamd_audit.one_line import one_line
 
 
+@one_line
 class StreamdSource(DataSource):
     """``format("streamd")``: streams read and written, in batch and live."""
 
@@ -25,17 +28,21 @@ class StreamdSource(DataSource):
         return "streamd"
 
     def schema(self) -> T.StructType:
-        check_names(self.options, {*batch.OPTIONS, *live.OPTIONS}, "format('streamd')")
-        return schema_of(request_of(self.options))
+        return columns_of(self.options, self.name(), _inferred)
 
     def reader(self, schema: T.StructType) -> DataSourceReader:
-        return batch.BatchReader(self.options, schema)
+        return batch.BatchReader(asked(self.options, schema), schema)
 
     def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:
-        return live.StreamReader(self.options, schema)
+        return live.StreamReader(asked(self.options, schema), schema)
 
     def writer(self, schema: T.StructType, overwrite: bool) -> DataSourceWriter:
         return BatchWriter(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: T.StructType, overwrite: bool) -> DataSourceStreamWriter:
         return StreamWriter(self.options, schema, overwrite=overwrite)
+
+
+def _inferred(options: Options) -> T.StructType:
+    check_names(options, {*batch.OPTIONS, *live.OPTIONS}, "format('streamd')")
+    return schema_of(request_of(options))

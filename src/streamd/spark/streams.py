@@ -154,9 +154,9 @@ def read(streams: Streams, wanted: Range, rules: Rules) -> Iterator[Piece]:
             if not rules.skip_trimmed:
                 raise
             at = max(at, trimmed.earliest.record)
-        except StreamMissing:
+        except StreamMissing as missing:
             if not rules.skip_deleted:
-                raise
+                raise StreamMissing(f"{missing}: on_deleted=skip reads on without it") from None
             return
 
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from streamd.client import Client, OutcomeUnknown, Unavailable
-from streamd.spark.remote import Remote, Servers, client_of
+from streamd.spark.remote import Remote, Servers
 from streamd.spark.sink.plan import Part
 from streamd.spark.sink.sending import Sender
 from streamd.spark.sink.settings import Settings, batch_settings
@@ -55,7 +55,7 @@ def test_rows_are_sent_again_until_the_time_is_over() -> None:
 
 def test_a_server_that_asks_for_a_longer_pause_than_the_time_left_is_not_asked_again() -> None:
     with breaking_off(LATER) as (url, asked):
-        remote = Remote(client_of(Servers((url,), retry_for_s=RETRY_FOR_S)))
+        remote = Remote(Servers((url,), retry_for_s=RETRY_FOR_S))
         with pytest.raises(Unavailable, match="429"):
             remote.describe(["demo/x"])
     assert len(asked) == 1

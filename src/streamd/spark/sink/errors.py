@@ -1,4 +1,4 @@
-"""Errors that end a task of the sink. Spark shows the user the last line."""
+"""Errors that end a task of the sink. Each is a line for the user."""
 
 from __future__ import annotations
 

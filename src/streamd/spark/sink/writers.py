@@ -20,6 +20,7 @@ from streamd.spark.options import BadOption, Options
 from streamd.spark.sink.plan import Part
 from streamd.spark.sink.settings import batch_settings, stream_settings
 from streamd.spark.sink.task import write_part
+from streamd_audit.one_line import one_line
 
 # Local properties of a micro-batch's tasks: Spark's `StreamExecution.QUERY_ID_KEY`, kept in the
 # checkpoint, `MicroBatchExecution.BATCH_ID_KEY`, and the run, by which jobs are cancelled.
@@ -36,6 +37,7 @@ class Written(WriterCommitMessage):
     skipped: int
 
 
+@one_line
 class BatchWriter(DataSourceArrowWriter):
     """``df.write.format("streamd")``."""
 
@@ -66,6 +68,7 @@ class BatchWriter(DataSourceArrowWriter):
         _tell_skipped(messages)
 
 
+@one_line
 class StreamWriter(DataSourceStreamArrowWriter):
     """``df.writeStream.format("streamd")``."""
 
