@@ -77,6 +77,8 @@ _COUNTED = _MODELLED | {
 }  # fmt: skip
 # Rows that other rows of the same state determine.
 _DETERMINED = frozenset(("counts_differ", "due_differs", "blob_differs"))
+# What other entries than the ones that were archived lead to, whatever shows them.
+_OF_TREE = frozenset(("tree_differs", "head_differs"))
 _BY_LOG = _COUNTED | _DETERMINED | {
     "token_differs", "limits_differ", "session_differs", "header_differs", "state_stale",
 }  # fmt: skip
@@ -179,6 +181,9 @@ def _explains(first: Finding, later: Finding) -> bool:
         return _explains_in_object(first.kind, later.kind)
     if first.group is not None and _group(later) not in (None, first.group):
         return False
+    if later.kind in _OF_TREE:
+        # Other entries have another tree.
+        return _of_log(first) or first.kind in _BY_LOG | _OFF_LOG | _OF_TREE
     if _of_log(first):
         return _explained_by_log(first, later)
     if first.kind in _STATE_LOST:

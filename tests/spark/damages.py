@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.spark.buckets import Clean
-from tests.spark.forging import Folder, regrouped
+from tests.spark.forging import Folder
+from tests.spark.regrouping import regrouped
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,7 @@ from streamd.storage.raft_snapshots import whole_rows
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
 from streamd.streams.codec import Batch, decode_batch, encode_batch
-from streamd.streams.commands import Archived, Command, FlushCold, MoveSlices, NewSlice
-from streamd.streams.etags import incarnation_base
+from streamd.streams.commands import Archived, Command, FlushCold, NewSlice
 from streamd.streams.model import (
     ColdSlice,
     Header,
@@ -151,7 +150,7 @@ class Folder:
             made = make_end(replace(end, position=places.at[end.position.index]))
             self.replace(name, made.name, made.content)
         for name in self.names("snapshots"):
-            self._forge_state(name, lambda of, rows: _move_state(of, rows, places))
+            self._forge_state(name, lambda of, rows: move_state(of, rows, places))
 
     def forge_command(self, index: int, position: int, command: Command) -> None:
         """Replace a command, as `forge_log` does."""
@@ -248,7 +247,7 @@ class Folder:
         for piece in pieces:
             del self.objects[piece]
         del self.objects[name]
-        return _put_state(self, of, rows)
+        return put_state(self, of, rows)
 
     # -- finding things in the newest state ------------------------------------------------------
 
@@ -428,62 +427,7 @@ class Places:
         return replace(entry, payload=payload)
 
 
-def regrouped(folder: Folder, group_id: int) -> Folder:
-    """The same objects, as another group of the same cluster would have written them."""
-    found = Folder({}, folder.cluster_id, group_id)
-    base = incarnation_base(group_id)
-    renamed: dict[str, str] = {}
-    for name in folder.packs():
-        parsed = PackName.parse(folder.local(name))
-        assert parsed is not None
-        pack = PackWriter(group_id, parsed.term, parsed.number)
-        for stream_id, chunk in folder.chunks(name):
-            pack.add(stream_id, chunk)
-        made = pack.finish()
-        renamed[name] = found.put(made.name, made.content)
-    places = Places(group_id)
-    for name in folder.segments():
-        found.put(*places.write(folder, name, lambda entry: _rewritten(entry, renamed, base)))
-    for name in folder.names("ends"):
-        end = read_end(folder.objects[name])
-        found.put(
-            *make_end(replace(end, group_id=group_id, position=places.at[end.position.index]))
-        )
-    for name in folder.manifests():
-        rows = folder.rows(name)
-        of = _move_state(folder.manifest(name).of, rows, places)
-        for key in [key for key in rows if key[:1] == keys.PACK]:
-            pack_row = msgspec.msgpack.decode(rows[key], type=Pack)
-            edit_row(rows, key, Pack, name=renamed[pack_row.name])
-        edit_row(rows, keys.HEADER, Header, incarnation_base=base)
-        _put_state(found, replace(of, group_id=group_id), rows)
-    return found
-
-
-def _rewritten(entry: Entry, renamed: Mapping[str, str], base: int) -> Entry:
-    """An entry whose commands name packs as they are called now, and whose clients saw ETags of
-    the group with that base."""
-    if entry.kind != EntryKind.COMMANDS:
-        return entry
-    batch = decode_batch(entry.payload)
-    commands = [rewritten_command(command, renamed, base) for command in batch.commands]
-    return replace(entry, payload=encode_batch(replace(batch, commands=commands)))
-
-
-def rewritten_command(command: Command, renamed: Mapping[str, str], base: int) -> Command:
-    """A command as it would be in another group: packs have other names, ETags another base."""
-    if isinstance(command, FlushCold | MoveSlices):
-        return replace(command, name=renamed[command.name])
-    condition = getattr(command, "if_match", None)
-    if condition is None or condition.versions is None:
-        return command
-    versions = tuple(
-        replace(version, incarnation=base + version.incarnation) for version in condition.versions
-    )
-    return replace(command, if_match=replace(condition, versions=versions))
-
-
-def _put_state(folder: Folder, of: CheckpointOf, rows: Rows) -> str:
+def put_state(folder: Folder, of: CheckpointOf, rows: Rows) -> str:
     """Put a state's piece and its manifest; returns the full name of that."""
     writer = CheckpointWriter(of)
     data = b"".join(
@@ -494,7 +438,7 @@ def _put_state(folder: Folder, of: CheckpointOf, rows: Rows) -> str:
     return folder.put(*writer.manifest())
 
 
-def _move_state(of: CheckpointOf, rows: Rows, places: Places) -> CheckpointOf:
+def move_state(of: CheckpointOf, rows: Rows, places: Places) -> CheckpointOf:
     header = msgspec.msgpack.decode(rows[keys.HEADER], type=Header)
     tree = header.tree
     if tree.first_index:

@@ -15,7 +15,15 @@ import pytest
 
 from streamd.streams.commands import FlushCold
 from streamd_audit import audit, chunks_job
-from streamd_audit.names import EndName, ManifestName, PieceName, SegmentName, parse, split
+from streamd_audit.names import (
+    EndName,
+    HeadName,
+    ManifestName,
+    PieceName,
+    SegmentName,
+    parse,
+    split,
+)
 from streamd_audit.options import CLEAN, FINDINGS, NOT_RUN, start
 from streamd_audit.watermark import read_watermark, write_watermark
 from tests.releases.record import HERE
@@ -136,7 +144,7 @@ def as_of(name: str) -> int:
     named = parse(split(name)[1])
     if isinstance(named, SegmentName):
         return named.last
-    assert isinstance(named, ManifestName | PieceName | EndName)
+    assert isinstance(named, ManifestName | PieceName | EndName | HeadName)
     return named.index
 
 

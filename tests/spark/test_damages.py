@@ -18,7 +18,8 @@ from tests.spark.damages_odd_log import ODD_LOG
 from tests.spark.damages_older_states import OLDER_STATES
 from tests.spark.damages_packs import PACKS
 from tests.spark.damages_states import STATES
-from tests.spark.forging import flaw, rewritten_command
+from tests.spark.forging import flaw
+from tests.spark.regrouping import rewritten_command
 
 ALL = [
     *PACKS.damages,

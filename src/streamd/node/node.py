@@ -162,17 +162,7 @@ class Node:
             former_cluster_id=lambda: self.stores.data_dir.identity.former_cluster_id,
         )
         snapshots = Checkpointer(target, config, random=random)
-        ask_member = None if self.cluster is None else self.cluster.ask_to_archive
-        self.archive = Archive(
-            target,
-            snapshots,
-            config,
-            ask_member=ask_member,
-            may_have_tree=self._may_have_tree,
-            heads=LogHeads(target, self._log_keys()),
-        )
-        targets, every_s = self._publish
-        self.publishers = [Publisher(self.archive.heads, one, every_s) for one in targets]
+        self.archive = self._archive(target, snapshots, config)
         self.scrubber = Scrubber(target, self.stores.state, config)
         guarded = target.guard.guarded
         self.cold_gc = ColdGc(
@@ -201,6 +191,22 @@ class Node:
                 *(PeriodicTask(f"publish {one.name}", one.make_round) for one in self.publishers),
             ],
         )
+
+    def _archive(
+        self, target: ArchiveTarget, checkpointer: Checkpointer, config: ColdConfig
+    ) -> Archive:
+        """The archive of the log, and what sends its heads elsewhere."""
+        archive = Archive(
+            target,
+            checkpointer,
+            config,
+            ask_member=None if self.cluster is None else self.cluster.ask_to_archive,
+            may_have_tree=self._may_have_tree,
+            heads=LogHeads(target, self._log_keys()),
+        )
+        targets, every_s = self._publish
+        self.publishers = [Publisher(archive.heads, one, every_s) for one in targets]
+        return archive
 
     def _log_keys(self) -> LogKeys:
         data_dir = self.stores.data_dir
