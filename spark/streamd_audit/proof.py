@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 _COMMANDS = 1  # the kind of an entry that holds commands
 _BASE64, _NUMBER = "([0-9A-Za-z+/]+=*)", "(0|[1-9][0-9]{0,13})"
 _CLUSTER = "(streamd/[0-9A-Za-z-]{1,64})"
-_KEY = re.compile(rf"{_CLUSTER}\+([0-9a-f]{{8}})\+{_BASE64}")
+_KEY = re.compile(rf"{_CLUSTER}\+([0-9a-f]{{8}})\+(A[Q-Za-f][0-9A-Za-z+/]{{42}})")  # 1, 32 bytes
 _HEAD = re.compile(rf"{_CLUSTER}/{_NUMBER}/{_NUMBER}\n{_NUMBER}\n{_BASE64}\ntime {_NUMBER}\n")
 
 
@@ -83,9 +83,10 @@ def verify_record(content: bytes, trusted: str) -> Proved:
             head = verified_head(signed, trusted)
         case _:
             raise NotProved("this is not a proof of streamd")
-    leaf, before, count = binary(command), binary(prefix), integer(n, 32)
+    leaf, before = binary(command), binary(prefix)
+    index, count = integer(index), integer(n, 32)
     root = root_above(hashed(b"\0", leaf), integer(number), count, hashes(command_path))
-    start = pack(">QQBI", integer(index), integer(term), _COMMANDS, len(before))
+    start = pack(">QQBI", index, integer(term), _COMMANDS, len(before))
     entry = hashed(b"\0", start, before, pack(">I", count), root, binary(suffix))
     if root_above(entry, index - head.first_index, head.size, hashes(path)) != head.root:
         raise NotProved("the entry is not in the log that the head is of")
@@ -95,16 +96,17 @@ def verify_record(content: bytes, trusted: str) -> Proved:
 def record_of(command: bytes, stream: str, number: int) -> tuple[bytes, str | None]:
     """One of the records that a command appends to the stream, and their content type."""
     match decoded(command, msgspec.msgpack.decode):
-        case ["append", bytes(key), kind, bytes(data), list(lengths), *_]:
+        case ["append", bytes(key), kind, bytes(data), list(told), *_]:
             pass
-        case ["create", bytes(key), [kind, *_], _, bytes(data), list(lengths), *more]:
+        case ["create", bytes(key), [kind, *_], _, bytes(data), list(told), *more]:
             if kind is None and len(more) > 3:
                 kind = more[3]  # A fork may name none, but its records have one.
         case _:
             raise NotProved("the command appends no records")
     if key != stream.replace("/", "\0", 1).encode() or "\0" in stream:
         raise NotProved("the command is for another stream")
-    if sum(map(integer, lengths)) != len(data) or number >= len(lengths):
+    lengths = [integer(one) for one in told]
+    if sum(lengths) != len(data) or number >= len(lengths):
         raise NotProved("the command has no record of that number")
     begin = sum(lengths[:number])
     record, kind = data[begin : begin + lengths[number]], kind if isinstance(kind, str) else None
@@ -163,13 +165,11 @@ def verified_head(signed: object, trusted: str) -> Head:
 
 def check_signature(key: str, text: str, signature: bytes) -> None:
     """Raises `NotProved` unless the key has signed the text. A key is NAME+ID+KEY: ID is from a
-    hash of the other two, KEY the number of Ed25519 and 32 bytes."""
+    hash of the other two, KEY is the byte 1, for Ed25519, and its 32 bytes."""
     told = _KEY.fullmatch(key)
-    if told is None:
-        raise NotProved("a key has the form NAME+ID+KEY")
-    encoded = binary(told[3])
-    if encoded[0] != 1 or hashed(f"{told[1]}\n".encode(), encoded)[:4].hex() != told[2]:
-        raise NotProved(f"key {told[2]} does not have the id that it names")
+    encoded = binary(told[3]) if told else b""
+    if not told or hashed(f"{told[1]}\n".encode(), encoded)[:4].hex() != told[2]:
+        raise NotProved("a key has the form NAME+ID+KEY, with an id that follows from the others")
     try:
         Ed25519PublicKey.from_public_bytes(encoded[1:]).verify(signature, text.encode())
     except (InvalidSignature, ValueError) as error:
@@ -217,7 +217,8 @@ def decoded(content: bytes, decode: Callable[[bytes], Any]) -> Any:
 
 
 def integer(value: object, bits: int = 53) -> int:
-    """A number that is not negative and has so many bits at most."""
+    """A whole number that is not negative and has so many bits at most; 2.0 is one, as in JSON."""
+    value = int(value) if isinstance(value, float) and value.is_integer() else value
     if type(value) is not int or not 0 <= value < 1 << bits:
         raise NotProved("a number is out of its range")
     return value

@@ -187,6 +187,20 @@ def test_no_number_can_be_another(verifiers: Verifiers, data: st.DataObject) -> 
         assert verifiers.record(encoded(put(document, name, number)), made.trusted) is None
 
 
+@pytest.mark.parametrize("name", [("claim", "record"), ("entry", "index"), ("command", "number")])
+def test_a_number_may_be_written_with_a_fraction_of_nothing(
+    verifiers: Verifiers, name: tuple[str, str]
+) -> None:
+    """JSON has one kind of number, and a browser cannot tell them apart."""
+    made = PROOFS[0]
+    document = json.loads(made.content)
+    expected = verifiers.record(made.content, made.trusted)
+    document[name[0]][name[1]] = float(document[name[0]][name[1]])
+    assert verifiers.record(encoded(document), made.trusted) == expected is not None
+    document[name[0]][name[1]] += 0.5
+    assert verifiers.record(encoded(document), made.trusted) is None
+
+
 @given(data=st.data())
 def test_no_part_can_be_from_another_proof(verifiers: Verifiers, data: st.DataObject) -> None:
     """Of the same log: its command, entry, path or claim; or a head before the entry, or of
