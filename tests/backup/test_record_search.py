@@ -139,10 +139,14 @@ async def test_an_archive_without_its_segments_proves_nothing(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:
     cold, store = place
-    async with running_node(tmp_path / "data", cold=cold) as node:
+    clock = Clock(NOW_MS)
+    async with running_node(tmp_path / "data", cold=cold, clock=clock) as node:
         await node.group.writes.propose(create("a"))
         at = await appended(node, b"x")
-        await settled(node)
+        clock.now_ms += 1000  # What is archived by then has the record, too.
+        await node.group.writes.propose(create("b"))
+        await archived(node)
+        await archived(node)
         for info in store.page(""):
             if "/log/" in info.name:
                 store.delete([info.name])
