@@ -44,6 +44,7 @@ ELSEWHERE = {
     ("docs/spark-cold-store.md", "sh"): "tests/spark/test_standalone.py",
     ("docs/spark-streams.md", "console"): "tests/spark/test_worked_example.py",
     ("docs/spark-streams.md", "python"): "tests/spark/test_worked_example.py",
+    ("docs/spark-streams.md", "sql"): "tests/spark/test_catalog.py",
     ("docs/state.md", "python"): "tests/state_db/test_guide.py",
     ("examples/README.md", "console"): "tests/examples/test_tokens.py",
     ("examples/agent/README.md", "console"): "tests/examples/test_agent.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.support.server_process import ServerProcess
 
 pytestmark = pytest.mark.long
 
+PAGE = Path(__file__).parents[2] / "docs" / "spark-streams.md"
 STEPS = [{"agent": "planner", "cost": 0.5}, {"agent": "coder", "cost": 2.0}]
 RECORD = "struct<agent:string,cost:double>"
 COLUMNS = [("stream", "string"), ("offset", "string"), ("record", RECORD)]
@@ -51,6 +53,18 @@ def test_a_table_without_columns_has_those_of_the_streams(
         ("coder", 3.0),
         ("planner", 0.5),
     ]
+
+
+def test_the_statements_of_the_documentation_run(
+    catalog: SparkSession, server: ServerProcess, writer: Writer
+) -> None:
+    writer.filled("agents/run-a", STEPS)
+    (block,) = re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    statements = block.replace("http://node1:4437", server.url).split(";")
+    found = [catalog.sql(one).collect() for one in statements if one.strip()]
+    assert sorted(map(tuple, found[-1])) == [("coder", 2.0), ("planner", 0.5)]
+    assert catalog.table("runs").dtypes == COLUMNS
+    catalog.catalog.dropTempView("runs")
 
 
 def test_a_query_adds_options_to_those_of_a_table(
