@@ -179,10 +179,15 @@ class Folder:
             writer.add(stream_id, chunk)
         return writer.finish()
 
-    def forge_pack(self, name: str, slices: list[tuple[int, Chunk]]) -> str:
-        """Replace a pack by one of other slices, as many, under the name it then has, and let the
-        log and the states refer to that. Returns its full name."""
+    def forge_pack(
+        self, name: str, slices: list[tuple[int, Chunk]], content: bytes | None = None
+    ) -> str:
+        """Replace a pack by one of other slices, as many, or by such a `content`, under the name it
+        then has, and let the log and the states refer to that. Returns its full name."""
         made = self.pack_of(name, slices)
+        if content is not None:
+            local = made.name.replace(digest_of(made.content), digest_of(content))
+            made = made._replace(name=local, content=content)
         new = self.replace(name, made.name, made.content)
         [said] = self.find(lambda c: isinstance(c, FlushCold) and c.name == name)
         refs = [
