@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from streamd_audit.errors import CONTRADICTION, Damaged
 from streamd_audit.names import PackName, parse, split
+from streamd_audit.packs import Chunk
 from streamd_audit.rows import Blob, Bucket, ColdSlice, Header, Pack, Row, Stream
 
 # What accounts are of: totals in the header; the bytes of a pack that slices refer to; what a
@@ -105,12 +106,24 @@ def check_row(group: int, row: Row) -> None:
     value = row.value
     if row.kind == "dropped":
         raise Damaged(CONTRADICTION, "a row that a node keeps for itself, and no state has")
+    if isinstance(value, Stream) and not all(row.rest.partition(b"\0")):
+        raise Damaged(CONTRADICTION, f"the key of a stream's row names {row.rest!r}")
+    if isinstance(value, Chunk) and value.end_record != row.numbers[1]:
+        told = f"the key of a chunk says {row.numbers[1]}, it ends with {value.end_record}"
+        raise Damaged(CONTRADICTION, told)
+    if isinstance(value, Blob):
+        is_cold = value.cold == (value.records, value.size)
+        if is_cold != (value.hot_at_ms is None):
+            told = f"{value.records} parts of {value.size} bytes, in packs up to {value.cold}"
+            raise Damaged(CONTRADICTION, f"the row of blob {row.numbers[0]}: {told}")
     if isinstance(value, Pack):
         named = parse(split(value.name)[1])
         said = (group, *row.numbers)
         if not isinstance(named, PackName) or (named.group, named.term, named.number) != said:
             raise Damaged(CONTRADICTION, f"the row of pack {row.numbers} names {value.name}")
-        if (value.live == 0) != (value.dead_index > 0):
+        if (value.live == 0) != (value.dead_index > 0) or (value.dead_ms > 0) > (
+            value.dead_index > 0
+        ):
             told = f"{value.live} bytes alive, dead since entry {value.dead_index}"
             raise Damaged(CONTRADICTION, f"the row of pack {row.numbers}: {told}")
 

@@ -32,6 +32,8 @@ from streamd_audit.names import ManifestName, PieceName
 # No writer puts more rows into a piece, counted uncompressed; a forged head may claim more.
 MAX_PIECE_BYTES = 32 * 1024 * 1024
 
+_LARGEST = 2**63 - 1
+
 _PIECE = Head(b"SDSP", "QQIIII", "a piece's head")
 _MANIFEST = Head(b"SDSM", "II", "a manifest's head")
 
@@ -88,7 +90,11 @@ def read_manifest(content: Buffer) -> Manifest:
     size, crc = _MANIFEST.unpack(content)
     encoded = memoryview(content)[_MANIFEST.size :]
     check_part(encoded, size, crc, "a manifest")
-    return _decode_manifest(encoded)
+    found = _decode_manifest(encoded)
+    of = found.of
+    if max(of.group, of.index, of.term, of.chain, of.time_ms) > _LARGEST:
+        raise Damaged(CONTRADICTION, "a manifest has a number beyond 63 bits")
+    return found
 
 
 def check_manifest_known(content: Buffer, manifest: Manifest) -> None:

@@ -251,7 +251,7 @@ def _before_log(context: Context, rows: DataFrame) -> DataFrame | None:
         is_before = is_before | ((F.col("group") == group) & is_there)
     if not numbers:
         return None
-    streams = rows.where((F.col("said") == "stream") & is_before)
+    streams = rows.where(F.col("said").isin("stream", "blob") & is_before)
     return streams.select("group", "stream_id", F.col("end_record").alias("end_byte"))
 
 

@@ -15,10 +15,9 @@ from streamd_audit.watermark import Watermark
 
 # What is in states, and no rule is about.
 OF_STATES = (
-    "of states: times of uploads under way (u), bytes of their parts (B), remembered outcomes (n)",
+    "of states: uploads under way (u), remembered outcomes (n)",
     "of states: since when packs are dead (k)",
     f"of their headers: {', '.join(NOT_COMPARED)}",
-    "the bytes of applications' snapshots with their SHA-256",
 )
 _MOST_NAMED = 5
 

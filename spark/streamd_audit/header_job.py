@@ -18,6 +18,7 @@ from streamd_audit.frames import batches_of, rows_in
 from streamd_audit.replay import headers, scan
 from streamd_audit.replay.distribute import Replayed
 from streamd_audit.replay.plan import FIRST_STATE
+from streamd_audit.replay.quotas import History
 from streamd_audit.replay.stored import headers_of, looked_through, readable_states
 from streamd_audit.replay.whole import account_of, compared_states, plans_of, scanned
 from streamd_audit.states import State, manifests_of
@@ -26,9 +27,21 @@ _SEEN_DDL = "`group` int, number int, body binary"
 _decode_seen = msgspec.msgpack.Decoder(headers.Seen).decode
 
 
+Made = Mapping[tuple[int, int], int]
+Seen = Mapping[tuple[int, int], headers.Seen]
+
+
 def findings_of_headers(context: Context, found: Replayed | None) -> list[Finding]:
     """Headers that differ from their manifests, or from what the log leads to."""
-    by_log = {} if found is None else _by_log(context, found)
+    by_log = {}
+    if found is not None:
+        made, seen = _made(found, context), _seen(found, context)
+        by_log = expected_headers(context, made, seen, found.histories)
+    return judged_headers(context, by_log)
+
+
+def judged_headers(context: Context, by_log: Mapping[State, headers.Expected]) -> list[Finding]:
+    """Headers that differ from their manifests, or from what they have to say `by_log`."""
     configurations = {row["object"]: row["configuration"] for row in manifests_of(context)}
     times = account_of(context).times
     told = []
@@ -64,10 +77,15 @@ def _finding(context: Context, state: State, differs: headers.Difference) -> Fin
     )
 
 
-def _by_log(context: Context, found: Replayed) -> dict[State, headers.Expected]:
-    """What the headers of the states that are compared with the log have to say."""
+def expected_headers(
+    context: Context, made: Made, seen: Seen, histories: Mapping[int, History]
+) -> dict[State, headers.Expected]:
+    """What the headers of the states that are compared with the log have to say.
+
+    `made` is how many things took an id before the state of a number, and not before an earlier
+    one; `seen` is how far the log was archived and what was seen of the objects as of that state.
+    """
     plans = plans_of(context)
-    made, seen = _made(found, context), _seen(found, context)
     places = account_of(context).places
     times = account_of(context).times
     numbers: Counter[int] = Counter()
@@ -92,14 +110,14 @@ def _by_log(context: Context, found: Replayed) -> dict[State, headers.Expected]:
             known.archived,
             is_before[-1],
             known.scrub,
-            found.histories[group].at((state.index, FIRST_STATE)).counts,
+            histories[group].at((state.index, FIRST_STATE)).counts,
             known.tree,
             known.log_keys,
         )
     return expected
 
 
-def _made(found: Replayed, context: Context) -> Mapping[tuple[int, int], int]:
+def _made(found: Replayed, context: Context) -> Made:
     """How many things took an id before the state of a number, and not before an earlier one."""
     earlier = f.lit(0)
     for group, plan in plans_of(context).items():
@@ -110,7 +128,7 @@ def _made(found: Replayed, context: Context) -> Mapping[tuple[int, int], int]:
     return Counter({(row["group"], row["number"]): row["count"] for row in rows})
 
 
-def _seen(found: Replayed, context: Context) -> Mapping[tuple[int, int], headers.Seen]:
+def _seen(found: Replayed, context: Context) -> Seen:
     """How far the log is archived and what was seen of the objects, by group and number of the
     state; empty if the log says nothing of it."""
     if scan.HEADER not in context.notes["log_rows"]:

@@ -10,7 +10,16 @@ from typing import NamedTuple
 
 from streamd_audit.directories import Listed, Odd
 from streamd_audit.findings import Finding, finding
-from streamd_audit.names import EndName, HeadName, PackName, PieceName, SegmentName, parse, split
+from streamd_audit.names import (
+    EndName,
+    HeadName,
+    PackName,
+    PieceName,
+    SegmentName,
+    is_impossible,
+    parse,
+    split,
+)
 from streamd_audit.store import Store
 
 # How many objects are remembered by name; further ones are only counted.
@@ -95,10 +104,7 @@ def listing_findings(
     """Unknown objects, other things than objects, packs without a state, and pieces of no state;
     `states` are the existing ones. Pieces of a state newer than all of them are still being
     written."""
-    found = [
-        finding("object_unknown", cluster=cluster, object=one.name, found=f"{one.size} bytes")
-        for one in listing.unknown
-    ]
+    found = [_not_known(one, cluster) for one in listing.unknown]
     for odd in listing.odd:
         kind = "object_unknown" if odd.is_hidden else "object_odd"
         found.append(finding(kind, cluster=cluster, object=odd.name, found=odd.what))
@@ -127,3 +133,11 @@ def listing_findings(
                 )
             )
     return found
+
+
+def _not_known(one: Listed, cluster: str) -> Finding:
+    if is_impossible(split(one.name)[1]):
+        # A restore might take it for the newest.
+        told = "a name with a number beyond 63 bits"
+        return finding("object_odd", cluster=cluster, object=one.name, found=told)
+    return finding("object_unknown", cluster=cluster, object=one.name, found=f"{one.size} bytes")

@@ -93,7 +93,8 @@ def _beyond(context: Context, said: list[Said], last: Mapping[int, int]) -> Iter
         known = newest.get(one.group)
         if known is None or one.index >= known.index:
             newest[one.group] = one
-    states = {state.group: state.index for state in states_of(context)}
+    # The log after the oldest state that is kept is kept, too.
+    states = {state.group: state.index for state in reversed(states_of(context))}
     for group, one in newest.items():
         # A log may begin after a state; until it does, there is nothing after that state.
         end = last.get(group, states.get(group, 0))

@@ -26,7 +26,9 @@ from streamd_audit.findings import (
     findings_batch,
     stream_name,
 )
+from streamd_audit.frames import rows_in
 from streamd_audit.log_ends import findings_of_ends
+from streamd_audit.log_overlaps import overlapping
 from streamd_audit.log_segments import findings_of_segments
 from streamd_audit.replay import scan
 from streamd_audit.replay.run import DIFFERENCES
@@ -45,7 +47,7 @@ JUDGED = (
 def log_job(context: Context) -> Judged:
     """Every segment and entry, and the commands from the state on that the log continues."""
     made = [
-        *findings_of_segments(context),
+        *findings_of_segments(context, *overlapping(context)),
         *_of_order(context),
         *findings_of_ends(context),
     ]
@@ -84,29 +86,31 @@ def differences_of(
 
     def findings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = "group", "bucket", "stream", "stream_id", "index", "state", "kind", "detail"
-        for batch in batches:
-            rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
-            made = []
-            for group, bucket, stream, stream_id, index, state, kind, detail in rows:
-                offset, expected, told = msgspec.msgpack.decode(detail)
-                made.append(
-                    finding(
-                        kind,
-                        cluster=cluster,
-                        group=group,
-                        stream=stream_name(bucket, stream),
-                        stream_id=stream_id,
-                        offset=None if offset is None else (offset[0], offset[1]),
-                        index=index,
-                        object=objects[group][state],
-                        expected=expected,
-                        found=told,
-                    )
-                )
-            yield findings_batch(made)
+        yield findings_batch(difference_findings(rows_in(batches, *names), objects, cluster))
 
     differences = found.differences.where(~chosen if others else chosen)
     return [map_in_arrow(differences, findings, FINDINGS_DDL)]
+
+
+def difference_findings(
+    rows: Iterable[tuple[Any, ...]], objects: Mapping[int, Sequence[str]], cluster: str
+) -> Iterator[Finding]:
+    """Findings of differences: group, bucket, stream, stream_id, index, state, kind, detail;
+    `objects` are the manifests of each group's states."""
+    for group, bucket, stream, stream_id, index, state, kind, detail in rows:
+        offset, expected, told = msgspec.msgpack.decode(detail)
+        yield finding(
+            kind,
+            cluster=cluster,
+            group=group,
+            stream=stream_name(bucket, stream),
+            stream_id=stream_id,
+            offset=None if offset is None else (offset[0], offset[1]),
+            index=index,
+            object=objects[group][state],
+            expected=expected,
+            found=told,
+        )
 
 
 # -- entries ---------------------------------------------------------------------------------

@@ -103,16 +103,19 @@ def overlapping(context: Context) -> tuple[list[Finding], list[Problem]]:
         f.sort_array(f.collect_set("object")).alias("objects"),
     )
     odd = counted.where("digests > 1").groupBy("group", f.col("objects")[1].alias("object"))
-    found = [
-        finding(
-            "segments_disagree",
-            cluster=context.cluster,
-            group=row["group"],
-            index=row["index"],
-            object=row["object"],
-            expected="the entry that other segments have",
-            found="another one",
-        )
-        for row in odd.agg(f.min("index").alias("index")).collect()
-    ]
+    first = odd.agg(f.min("index").alias("index")).select("group", "object", "index").collect()
+    found = [disagreement(context.cluster, *row) for row in first]
     return found, problems
+
+
+def disagreement(cluster: str, group: int, name: str, index: int) -> Finding:
+    """A segment whose entry `index` is the first that other segments have otherwise."""
+    return finding(
+        "segments_disagree",
+        cluster=cluster,
+        group=group,
+        index=index,
+        object=name,
+        expected="the entry that other segments have",
+        found="another one",
+    )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 from streamd_audit.context import Context
 from streamd_audit.errors import Damaged, ObjectMissing
 from streamd_audit.findings import Finding, damage_kind, finding
 from streamd_audit.framing import check_digest
-from streamd_audit.log_overlaps import Problem, overlapping
+from streamd_audit.log_overlaps import Problem
 from streamd_audit.names import SegmentName, parse, split
 from streamd_audit.replay.whole import account_of
 from streamd_audit.segments import check_cluster
@@ -27,8 +27,11 @@ _OF_ENTRIES = frozenset(("chain", "bad_msgpack", "unknown_field"))
 _KINDS = {"bad_msgpack": "entry_damaged", "contradiction": "index_gap"}
 
 
-def findings_of_segments(context: Context) -> list[Finding]:
-    """Damaged segments and entries, and segments that contradict one another."""
+def findings_of_segments(
+    context: Context, disagreements: Sequence[Finding], problems: Sequence[Problem]
+) -> list[Finding]:
+    """Damaged segments and entries, and segments that contradict one another: `disagreements`, and
+    `problems` of segments that others cover, which are not read with the log."""
     account = account_of(context)
     found = list(_told_by_problems(context.cluster, account.problems))
     named = {one.object for one in found}
@@ -46,8 +49,6 @@ def findings_of_segments(context: Context) -> list[Finding]:
                 )
             )
     read = cache(lambda name: _damage_of_whole(context, name))
-    # Segments that others cover are not read with the log.
-    disagreements, problems = overlapping(context)
     covered = [one for one in problems if one[2] not in named]
     found += [*_told_by_problems(context.cluster, covered), *disagreements]
     told = []

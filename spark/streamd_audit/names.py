@@ -22,6 +22,10 @@ _GROUP = r"(?P<group>[0-9a-f]{8})/"
 _DIGEST = r"(?P<digest>[0-9a-f]{64})"
 
 
+# No server counts so far; rows have signed numbers.
+_BITS = {"group": 31, "snapshot_id": 64}
+
+
 def _hex(name: str, digits: int = 16) -> str:
     return rf"(?P<{name}>[0-9a-f]{{{digits}}})"
 
@@ -120,6 +124,20 @@ _KINDS: dict[str, tuple[Callable[..., ObjectName], re.Pattern[str]]] = {
 
 def parse(name: str) -> ObjectName | None:
     """What the name of an object says, below the cluster's folder; None for no such name."""
+    found = _fields_in(name)
+    if found is None or not all(_is_possible(*field) for field in found[1].items()):
+        return None
+    kind, fields = found
+    return kind(**fields)
+
+
+def is_impossible(name: str) -> bool:
+    """Whether a name has the form of one, and a number that is beyond 63 bits."""
+    found = _fields_in(name)
+    return found is not None and not all(_is_possible(*field) for field in found[1].items())
+
+
+def _fields_in(name: str) -> tuple[Callable[..., ObjectName], dict[str, int | str]] | None:
     known = _KINDS.get(name[: name.find("/") + 1])
     if known is None:
         return None
@@ -128,12 +146,14 @@ def parse(name: str) -> ObjectName | None:
     if match is None:
         return None
     # The groups of a pattern are the fields of its kind, by name.
-    return kind(
-        **{
-            field: text if field in ("digest", "cluster") else int(text, 16)
-            for field, text in match.groupdict().items()
-        }
-    )
+    return kind, {
+        field: text if field in ("digest", "cluster") else int(text, 16)
+        for field, text in match.groupdict().items()
+    }
+
+
+def _is_possible(field: str, value: int | str) -> bool:
+    return isinstance(value, str) or not value >> _BITS.get(field, 63)
 
 
 def split(name: str) -> tuple[str | None, str]:

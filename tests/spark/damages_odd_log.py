@@ -172,3 +172,37 @@ def _suffix(before: int, wanted: int) -> bytes:
         if target >> bit & 1:
             target, found = target ^ image, found ^ source
     return found.to_bytes(4)
+
+
+@ODD_LOG.add(is_whole=True)
+def whole_log_deleted(scene: Scene) -> Expected:
+    """All segments and pointers are deleted; several states are left."""
+    folder = scene.folder
+    for name in (*folder.segments(), *folder.names("ends")):
+        del folder.objects[name]
+    return Expected("log_end_missing")
+
+
+@ODD_LOG.add(is_whole=True)
+def segment_of_a_later_term(scene: Scene) -> Expected:
+    """The last segment says that the entry before it had a later term, all checksums recomputed."""
+    folder = scene.folder
+    name = folder.segments()[-1]
+    head = read_segment_head(folder.objects[name])
+    writer = SegmentWriter(
+        head.group_id, replace(head.previous, term=head.previous.term + 1), folder.cluster_id
+    )
+    for entry in folder.entries(name):
+        writer.add(entry)
+    made = writer.finish()
+    return Expected("chain_broken", folder.replace(name, made.name, made.content))
+
+
+@ODD_LOG.add(is_whole=True)
+def name_of_impossible_numbers(scene: Scene) -> Expected:
+    """A segment's copy has a name with a number to which no log counts."""
+    folder = scene.folder
+    name = folder.segments()[-1]
+    last = folder.local(name).split("/")[2].split("-")[1]
+    other = folder.local(name).replace(f"-{last}-", f"-{'f' * 16}-")
+    return Expected("object_odd", folder.put(other, folder.objects[name]))

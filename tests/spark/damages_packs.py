@@ -292,3 +292,34 @@ def pack_nobody_refers_to(scene: Scene) -> Expected:
     made = writer.finish()
     assert read_pack(made.content).term == 1
     return Expected("pack_orphan", folder.put(made.name, made.content))
+
+
+@PACKS.add(is_whole=True)
+def part_of_a_body_forged_everywhere(scene: Scene) -> Expected:
+    """A part of a snapshot's body changes, and pack, name, log, chain and states are recomputed."""
+    folder = scene.folder
+    snapshot = folder.stream("agents/story").snapshot
+    assert snapshot is not None
+    found = folder.slices(snapshot.blob_id)[0]
+    slices = folder.chunks(found.pack)
+    number = _of_stream(folder, found)
+    chunk = slices[number][1]
+    slices[number] = (found.stream_id, with_bytes(chunk, flipped(chunk.data, chunk.size // 2)))
+    return Expected("slice_contradicts_log", folder.forge_pack(found.pack, slices))
+
+
+@PACKS.add()
+def footer_that_lies(scene: Scene) -> Expected:
+    """A pack's footer names another stream for a slice, and name, log, chain and states are
+    recomputed."""
+    folder = scene.folder
+    found = a_slice(folder)
+    slices = folder.chunks(found.pack)
+    content = folder.objects[found.pack]
+    start, footer = _read_end(content)
+    refs = msgspec.msgpack.decode(footer)
+    refs[_of_stream(folder, found)][0] += 1000
+    lying = msgspec.msgpack.encode(refs)
+    end = packs._END.pack(len(lying), crc32c(lying))
+    forged = folder.forge_pack(found.pack, slices, content[:start] + lying + end)
+    return Expected("pack_footer_damaged", forged)

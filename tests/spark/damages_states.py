@@ -389,3 +389,29 @@ def miscounted_state(scene: Scene) -> Expected:
     """The newest state counts fewer hot bytes than its streams have."""
     scene.folder.forge_state(lambda rows: count(rows, hot_bytes=-1000))
     return Expected("counts_differ")
+
+
+@STATES.add(is_whole=True)
+def chunk_under_another_key(scene: Scene) -> Expected:
+    """The key of a chunk in the newest state says that it ends a record later."""
+    folder = scene.folder
+    stream_id = folder.stream("agents/chat").stream_id
+
+    def move(rows: Rows) -> None:
+        key, chunk = _last_chunk(rows, stream_id)
+        rows[keys.chunk_key(stream_id, chunk.end_record + 1)] = rows.pop(key)
+
+    manifest = folder.forge_state(move)
+    return Expected("row_damaged", folder.pieces(manifest)[0])
+
+
+@STATES.add(is_whole=True)
+def row_of_a_stream_without_a_name(scene: Scene) -> Expected:
+    """The newest state has a stream's row whose key has a bucket and no name."""
+    folder = scene.folder
+
+    def add(rows: Rows) -> None:
+        rows[keys.STREAM + b"agents"] = rows[stream_row("agents/chat")]
+
+    manifest = folder.forge_state(add)
+    return Expected("row_damaged", folder.pieces(manifest)[0])

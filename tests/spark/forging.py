@@ -140,6 +140,7 @@ class Folder:
         segments, `Archived` commands, pointers to the end, manifests and states. Heads are removed,
         as nobody but the nodes can sign them."""
         places = Places(self.group_id)
+        places.at |= self.named_places()
         for name in self.segments():
             made = places.write(self, name, lambda entry: changes.get(entry.index, entry))
             self.replace(name, made.name, made.content)
@@ -152,9 +153,19 @@ class Folder:
         for name in self.names("snapshots"):
             self._forge_state(name, lambda of, rows: move_state(of, rows, places))
 
+    def named_places(self) -> dict[int, LogPosition]:
+        """The places that objects name; forging leaves those before the log's first entry."""
+        heads = (read_segment_head(self.objects[name]) for name in self.segments())
+        named = [LogPosition(), *(head.previous for head in heads)]
+        named += (read_end(self.objects[name]).position for name in self.names("ends"))
+        for name in self.manifests():
+            header = msgspec.msgpack.decode(self.rows(name)[keys.HEADER], type=Header)
+            named += self.manifest(name).of.position, header.archived
+        return {place.index: place for place in named}
+
     def forge_command(self, index: int, position: int, command: Command) -> None:
         """Replace a command, as `forge_log` does."""
-        entry = self.log()[index - 1]
+        entry = next(one for one in self.log() if one.index == index)
         batch = decode_batch(entry.payload)
         commands = [*batch.commands]
         commands[position] = command
@@ -179,10 +190,15 @@ class Folder:
             writer.add(stream_id, chunk)
         return writer.finish()
 
-    def forge_pack(self, name: str, slices: list[tuple[int, Chunk]]) -> str:
-        """Replace a pack by one of other slices, as many, under the name it then has, and let the
-        log and the states refer to that. Returns its full name."""
+    def forge_pack(
+        self, name: str, slices: list[tuple[int, Chunk]], content: bytes | None = None
+    ) -> str:
+        """Replace a pack by one of other slices, as many, or by such a `content`, under the name it
+        then has, and let the log and the states refer to that. Returns its full name."""
         made = self.pack_of(name, slices)
+        if content is not None:
+            local = made.name.replace(digest_of(made.content), digest_of(content))
+            made = made._replace(name=local, content=content)
         new = self.replace(name, made.name, made.content)
         [said] = self.find(lambda c: isinstance(c, FlushCold) and c.name == name)
         refs = [
@@ -396,13 +412,13 @@ class Places:
         tree = None if frame is None else self.trees.get(before.index, frame.tree)
         writer = SegmentWriter(self._group_id, before, folder.cluster_id, tree)
         for original in folder.entries(name):
-            writer.add(self._repointed(change(original)))
+            writer.add(self.repointed(change(original)))
             self.at[original.index] = writer.last
             if writer.tree is not None:
                 self.trees[original.index] = writer.tree
         return writer.finish()
 
-    def _repointed(self, entry: Entry) -> Entry:
+    def repointed(self, entry: Entry) -> Entry:
         """An entry whose `Archived` commands name the places and trees that there are."""
         if entry.kind != EntryKind.COMMANDS:
             return entry
@@ -417,7 +433,7 @@ class Places:
                 command,
                 previous=self.at[command.previous.index],
                 position=self.at[command.position.index],
-                tree=command.tree and self.trees[command.position.index],
+                tree=command.tree and self.trees.get(command.position.index, command.tree),
             )
             if isinstance(command, Archived)
             else command
@@ -442,7 +458,7 @@ def move_state(of: CheckpointOf, rows: Rows, places: Places) -> CheckpointOf:
     header = msgspec.msgpack.decode(rows[keys.HEADER], type=Header)
     tree = header.tree
     if tree.first_index:
-        tree = places.trees[header.archived.index]
+        tree = places.trees.get(header.archived.index, tree)
     archived = places.at[header.archived.index]
     edit_row(rows, keys.HEADER, Header, archived=archived, tree=tree)
     place = places.at[of.index]

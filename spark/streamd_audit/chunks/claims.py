@@ -14,7 +14,7 @@ from streamd_audit.arrow import map_in_arrow
 from streamd_audit.chunks.coverage import encode_counts
 from streamd_audit.chunks.pack import record_digests
 from streamd_audit.context import Context
-from streamd_audit.errors import BAD_ROW, UNKNOWN_FIELD, Damaged
+from streamd_audit.errors import BAD_ROW, CONTRADICTION, UNKNOWN_FIELD, Damaged
 from streamd_audit.findings import (
     FINDINGS_DDL,
     Finding,
@@ -24,6 +24,7 @@ from streamd_audit.findings import (
     stream_name,
 )
 from streamd_audit.frames import arrow_schema, rows_in
+from streamd_audit.framing import Buffer
 from streamd_audit.replay.stored import state_indexes, state_rows, state_spans
 from streamd_audit.rows import Row, check_row_known, read_row
 
@@ -37,6 +38,7 @@ CLAIMS_DDL = (
 _CLAIMS_ARROW = arrow_schema(CLAIMS_DDL)
 # An account of `balance`: `name` of `digest`, due `size`, told `live`.
 SHARE = "share"
+_LARGEST = 2**63 - 1
 
 
 def claimed_rows(context: Context) -> DataFrame:
@@ -70,18 +72,29 @@ def _decode_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             if problem is not None:
                 found.append({**at, "said": "damaged", "object": piece, "name": problem})
                 continue
-            try:
-                row = read_row(key, value)
-                balance.check_row(group, row)
-            except Damaged as damaged:
-                found.append({**at, **_not_read(damaged, piece, key)})
-                continue
-            try:
-                check_row_known(row, value)
-            except Damaged as damaged:
-                found.append({**at, **_not_read(damaged, piece, key)})
-            found += ({**at, **said} for said in _said(row))
+            found += ({**at, **said} for said in claims_of(group, key, value, piece))
         yield pa.RecordBatch.from_pylist(found, schema=_CLAIMS_ARROW)
+
+
+def claims_of(group: int, key: bytes, value: Buffer, piece: str) -> Iterator[dict[str, Any]]:
+    """What a row says, as columns of `CLAIMS_DDL`."""
+    try:
+        row = read_row(key, value)
+        balance.check_row(group, row)
+    except Damaged as damaged:
+        yield _not_read(damaged, piece, key)
+        return
+    try:
+        check_row_known(row, value)
+    except Damaged as damaged:
+        yield _not_read(damaged, piece, key)
+    said = [*_said(row, value)]
+    numbers = (each for one in said for each in one.values() if isinstance(each, int))
+    if any(each > _LARGEST for each in numbers):
+        told = f"a row of a {row.kind} has a number beyond 63 bits"
+        yield _not_read(Damaged(CONTRADICTION, told), piece, key)
+        return
+    yield from said
 
 
 def _not_read(damaged: Damaged, piece: str, key: bytes) -> dict[str, Any]:
@@ -90,7 +103,7 @@ def _not_read(damaged: Damaged, piece: str, key: bytes) -> dict[str, Any]:
     return {"said": "damaged", "object": piece, "name": told, "digest": key}
 
 
-def _said(row: Row) -> Iterator[dict[str, Any]]:
+def _said(row: Row, raw: Buffer) -> Iterator[dict[str, Any]]:
     for what, about, due, told in balance.shares(row):
         yield {"said": SHARE, "name": what, "digest": about, "size": due, "live": told}
     value: Any = row.value
@@ -128,10 +141,12 @@ def _said(row: Row) -> Iterator[dict[str, Any]]:
         parts = value.records if row.kind == "blob" else value.parts
         yield {"said": "blob", "stream_id": row.numbers[0], "start_record": 0, "end_record": parts}
     elif row.kind == "part":
+        # A part of a body is a record of its blob.
         blob_id, number = row.numbers
         yield {
             "said": "hot", "stream_id": blob_id, "start_record": number, "start_byte": 0,
-            "end_record": number + 1, "end_byte": 0,
+            "end_record": number + 1, "end_byte": 0, "appends": encode_counts([]),
+            "digests": record_digests([len(raw)], memoryview(raw)),
         }  # fmt: skip
     elif row.kind in ("garbage", "trim"):
         end = row.numbers[1] if row.kind == "trim" else -1
@@ -161,19 +176,24 @@ def totals(context: Context, rows: DataFrame) -> DataFrame:
 
     def findings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = "group", "name", "digest", "number", "size", "live"
-        yield findings_batch(
-            finding(
-                balance.KIND_OF[what],
-                cluster=cluster,
-                group=group,
-                index=indexes[group][number],
-                expected=f"{balance.name_of(what, about)}{due} {what}",
-                found=f"{told} {what}",
-            )
-            for group, what, about, number, due, told in rows_in(batches, *names)
-        )
+        yield findings_batch(odd_totals(rows_in(batches, *names), indexes, cluster))
 
     return map_in_arrow(odd, findings, FINDINGS_DDL)
+
+
+def odd_totals(
+    rows: Iterable[tuple[Any, ...]], indexes: Mapping[int, Sequence[int]], cluster: str
+) -> Iterator[Finding]:
+    """Findings of accounts: group, what, about, the number of a state, due, told."""
+    for group, what, about, number, due, told in rows:
+        yield finding(
+            balance.KIND_OF[what],
+            cluster=cluster,
+            group=group,
+            index=indexes[group][number],
+            expected=f"{balance.name_of(what, about)}{due} {what}",
+            found=f"{told} {what}",
+        )
 
 
 def damaged_rows(context: Context, rows: DataFrame) -> DataFrame:

@@ -27,6 +27,7 @@ from streamd_audit.packs import (
     Chunk,
     SliceRef,
     check_footer_known,
+    check_slice,
     read_chunk,
     read_head,
     read_pack,
@@ -81,7 +82,7 @@ def judge_pack(
     if found != named.digest and not judge.findings:
         judge.aside(found)
     elif not judge.findings:
-        judge.numbers()
+        judge.rest(refs)
     return JudgedPack(judge.findings, [held for _, held in checked])
 
 
@@ -192,9 +193,15 @@ class _Judge:
             kind = "pack_footer_damaged" if self._is_headed() else "pack_damaged"
             self.add(kind, expected=expected, found=problem.detail)
 
-    def numbers(self) -> None:
-        """Report a whole pack under the name of another."""
+    def rest(self, refs: Sequence[SliceRef]) -> None:
+        """Report what is wrong with a pack that has its digest, whose slices are right: its
+        footer, or the numbers in its name."""
         problem = self._problem()
+        if problem is None:
+            problem = self._in_footer(refs)
+            if problem is not None:
+                self.add("pack_footer_damaged", found=problem.detail)
+                return
         if problem is not None:
             kind = "format_unknown" if problem.kind in _UNKNOWN else "pack_damaged"
             self.add(kind, found=problem.detail)
@@ -220,6 +227,17 @@ class _Judge:
             return damaged
         if [(ref.offset, ref.crc) for ref in refs] != list(self._walk()):
             return Damaged(SLICE_CRC, "a slice that no state refers to is damaged")
+        return None
+
+    def _in_footer(self, right: Sequence[SliceRef]) -> Damaged | None:
+        """What the footer says of slices that they are not; those in `right` are known to be."""
+        known = set(right)
+        try:
+            for ref in read_pack(self._content)[1]:
+                if ref not in known:
+                    check_slice(ref, read_slice(self._view[ref.offset : ref.offset + ref.length]))
+        except Damaged as damaged:
+            return damaged
         return None
 
     def _is_headed(self) -> bool:

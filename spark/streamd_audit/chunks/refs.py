@@ -49,6 +49,16 @@ def references(context: Context, rows: DataFrame) -> DataFrame:
     return said.unionByName(shaped(later, REF_DDL))
 
 
+def of_log(
+    group: int, term: int, number: int, size: int | None, name: str | None
+) -> dict[str, Any]:
+    """A pack that the log made, or forgot if it has no name."""
+    return {
+        "said": FORGOTTEN if name is None else MADE,
+        "group": group, "term": term, "number": number, "size": size, "name": name,
+    }  # fmt: skip
+
+
 def packs_of(
     rows: Iterable[Ref], judged: Mapping[int, int]
 ) -> Iterator[tuple[Ref | None, list[Ref]]]:

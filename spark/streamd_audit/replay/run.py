@@ -218,6 +218,8 @@ class Replay:
                 self._append(index, records, size, digests)
                 if result is results.APPENDED:
                     continue
+            elif scope.part is not None:
+                self._tell_part(index, size, digests)
             self._note(command, result)
 
     def _append(self, index: int, records: int, size: int, digests: bytes) -> None:
@@ -246,6 +248,18 @@ class Replay:
             (self._scope_id, self._group, stream.key, None if stream.is_guessed else stream.id,
              *(stream.born or (None, None)), *start, end[0] - start[0], end[1] - start[1],
              b"".join(known.digests), DETAIL_ENCODER.encode(known.appended))
+        )  # fmt: skip
+
+    def _tell_part(self, index: int, size: int, digests: bytes) -> None:
+        """A part of a snapshot's body, as a record of its blob."""
+        part = self._scope.part
+        assert part is not None
+        blob = part.blob
+        appended = Appended([index], [1], [size])
+        self._tables[APPENDS].append(
+            (self._scope_id, self._group, b"", None if blob.is_guessed else blob.id,
+             *(blob.born or (None, None)), part.number, part.byte, 1, size, digests,
+             DETAIL_ENCODER.encode(appended))
         )  # fmt: skip
 
     def _note(self, command: heads.Command, result: str) -> None:

@@ -94,11 +94,11 @@ decode_package = msgspec.msgpack.Decoder(Package).decode
 
 
 class Joint(msgspec.Struct, array_like=True):
-    """The chain and the log's time before a segment's first entry, and at its last one, by its
-    head; None if that cannot be read."""
+    """The chain, the term and the log's time before a segment's first entry, and at its last one,
+    by its head; None if that cannot be read."""
 
-    before: tuple[int, int] | None = None
-    last: tuple[int, int] | None = None
+    before: tuple[int, int, int] | None = None
+    last: tuple[int, int, int] | None = None
 
 
 decode_joint = msgspec.msgpack.Decoder(Joint).decode
@@ -131,7 +131,9 @@ class Scan(LogReader):
         try:
             head = read_head(content)
             before, last = head.previous, head.last
-            joint = Joint((before.chain, before.time_ms), (last.chain, last.time_ms))
+            joint = Joint(
+                (before.chain, before.term, before.time_ms), (last.chain, last.term, last.time_ms)
+            )
         except Damaged:
             pass  # the entries are reported
         body = encode(joint)
@@ -234,7 +236,7 @@ def _steps(
         # A part of a body is one record.
         size = len(command.data)
         records = min(size, 1)
-        if isinstance(command, PublishSnapshot) and size:
+        if size:
             digests = digests_of(command.data, [size])
         command.data = _NO_DATA
     for sub, (key, one) in enumerate(heads.cut(command)):

@@ -6,7 +6,7 @@ Times are log time, in milliseconds since the epoch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamd_audit import commands
 from streamd_audit.commands import (
@@ -63,6 +63,14 @@ from streamd_audit.replay.results import (
 )  # fmt: skip
 
 
+class Part(NamedTuple):
+    """A part of a snapshot's body that was stored: its number and its first byte in the body."""
+
+    blob: Numbered
+    number: int
+    byte: int
+
+
 class Scope:
     """Applies commands to the streams of one scope, in the order of the log.
 
@@ -91,6 +99,8 @@ class Scope:
         # Where the last append that was accepted begins.
         self.start = (0, 0)
         self.stream: Stream | None = None
+        # What the last command stored of a snapshot's body.
+        self.part: Part | None = None
         self._handlers: dict[type, Callable[[Any], str]] = {
             Append: self._append,
             Create: self._create,
@@ -128,7 +138,7 @@ class Scope:
         self._quotas.move_to((index, position))
         if not isinstance(command, StorePart | DropUpload):
             self.changed.add(command.key)
-        self.stream = None
+        self.stream = self.part = None
         return self._handlers[type(command)](command)
 
     # -- what commands expect ------------------------------------------------------------------
@@ -378,6 +388,7 @@ class Scope:
         upload = self._find_upload(command.upload_id)
         if upload is None or upload.parts != command.number:
             return UPLOAD_LOST
+        self.part = Part(upload, upload.parts, upload.size)
         upload.parts += 1
         upload.size += self._size
         upload.touched_ms = self._now_ms
@@ -414,6 +425,7 @@ class Scope:
         if blob is None:
             blob = Numbered((self._index, self._position), None)
             self.ids.give(blob)
+            self.part = Part(blob, 0, 0) if self._records else None
         stream.snapshot = Published(
             *command.at, command.size, command.content_type, command.digest, blob
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -58,23 +58,28 @@ def looked_through(context: Context) -> Looked:
 
     def look() -> Looked:
         rows = state_rows(context).where("problem is not null or kind = 'header'")
-        found = rows.select("object", "key", "value", "problem").collect()
-        damaged = [row["object"] for row in found if row["problem"] is not None]
-        headers = [(row["object"], row["key"], row["value"]) for row in found if row["key"]]
-        readable, stale = [], []
-        for state in states_of(context):
-            pieces = state.pieces(context.cluster)
-            if state.object in damaged or any(name.startswith(pieces) for name in damaged):
-                continue
-            of_rows = next((row[1:] for row in headers if row[0].startswith(pieces)), None)
-            header = None if of_rows is None else _header(*of_rows)
-            if header is not None and header.applied_index != state.index:
-                stale.append((state, header.applied_index))
-            else:
-                readable.append(state)
-        return Looked(readable, stale)
+        return looked_at(context, rows.select("object", "key", "value", "problem").collect())
 
     return context.shared("looked through", look)
+
+
+def looked_at(context: Context, rows: Iterable[tuple[Any, ...]]) -> Looked:
+    """The states, by their headers and by what is wrong with them: object, key, value, problem."""
+    found = list(rows)
+    damaged = [name for name, _, _, problem in found if problem is not None]
+    headers = [row for row in found if row[1]]
+    readable, stale = [], []
+    for state in states_of(context):
+        pieces = state.pieces(context.cluster)
+        if state.object in damaged or any(name.startswith(pieces) for name in damaged):
+            continue
+        of_rows = next((row[1:3] for row in headers if row[0].startswith(pieces)), None)
+        header = None if of_rows is None else header_in(*of_rows)
+        if header is not None and header.applied_index != state.index:
+            stale.append((state, header.applied_index))
+        else:
+            readable.append(state)
+    return Looked(readable, stale)
 
 
 def readable_states(context: Context) -> Sequence[State]:
@@ -82,7 +87,8 @@ def readable_states(context: Context) -> Sequence[State]:
     return looked_through(context).readable
 
 
-def _header(key: bytes, value: bytes) -> Header | None:
+def header_in(key: bytes, value: bytes) -> Header | None:
+    """The header that a row holds; None if it cannot be read."""
     try:
         found = read_row(key, value).value
     except Damaged:
@@ -120,7 +126,7 @@ def headers_of(context: Context) -> dict[State, Header]:
         found = {}
         placed = spans.numbered(readable_states(context))
         for row in state_spans(context).where("kind = 'header'").collect():
-            header = _header(row["key"], row["value"])
+            header = header_in(row["key"], row["value"])
             for one in placed:
                 is_there = row["since"] <= one.number <= row["until"]
                 if header is not None and one.state.group == row["group"] and is_there:

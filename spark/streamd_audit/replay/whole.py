@@ -30,7 +30,7 @@ from streamd_audit.replay.stored import (
     readable_states,
     state_indexes,
 )
-from streamd_audit.rows import first_header
+from streamd_audit.rows import Header, first_header
 from streamd_audit.states import State, states_of
 from streamd_audit.watermark import Watermark, base_index
 
@@ -73,26 +73,32 @@ def scanned(context: Context) -> DataFrame:
     def read() -> DataFrame:
         spark = context.spark
         tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        asked = {state.index for state in states_of(context)}
         since = 0
         if context.since is not None:
             # From the state on that the replay begins with.
             indexes = [state.index for state in readable_states(context)]
             since = max((index for index in indexes if index <= context.since), default=0)
         context.notes["scanned_after"] = since
-        for name in context.listing.ends:
-            named = parse(split(name)[1])
-            assert isinstance(named, EndName)
-            asked.add(named.index)
-        mark = context.notes.get("watermark")
-        if isinstance(mark, Watermark):
-            asked.update(one.index for one in mark.marks)
-        reader = scan.Scan(context.of_sources, columns_of(scan.SCANNED_DDL), sorted(asked), since)
+        places = sorted(places_asked(context))
+        reader = scan.Scan(context.of_sources, columns_of(scan.SCANNED_DDL), places, since)
         # Each job that reads the log pays for each of its partitions, however small.
         parts = max(tasks, 2 * spark.sparkContext.defaultParallelism)
         return context.keep(context.read(reader, scan.SCANNED_DDL, parts))
 
     return context.shared("scanned", read)
+
+
+def places_asked(context: Context) -> set[int]:
+    """The entries that states, pointers to the archive's end and the watermark name."""
+    asked = {state.index for state in states_of(context)}
+    for name in context.listing.ends:
+        named = parse(split(name)[1])
+        assert isinstance(named, EndName)
+        asked.add(named.index)
+    mark = context.notes.get("watermark")
+    if isinstance(mark, Watermark):
+        asked.update(one.index for one in mark.marks)
+    return asked
 
 
 def account_of(context: Context) -> Account:
@@ -107,26 +113,29 @@ def account_of(context: Context) -> Account:
         order = ["what", "group", "one", "index", "two"]
         few = log.where(f.col("what") >= scan.WRONG).select(*order, "three", "object", "body")
         few = few.repartition(1).sortWithinPartitions(*order)
-        account = Account()
-        for row in map_in_arrow(few, _together, _FEW_DDL).collect():
-            what, group, index = row["what"], row["group"], row["index"]
-            if what in (scan.WRONG, scan.RUN):
-                of = account.order if what == scan.WRONG else account.runs
-                of.append(scan.decode_told(row["body"]))
-            elif what == scan.SEGMENT:
-                expected, found = scan.decode_texts(row["body"])
-                account.joints.append((group, index, row["object"], expected, found))
-            elif what == scan.PROBLEM:
-                account.problems.append((group, index, row["object"], row["body"].decode()))
-            elif what == scan.PLACED:
-                account.places[group, index] = row["one"], row["two"]
-                account.times[group, index] = row["three"]
-            else:
-                account.settings.append((group, index, row["one"], row["two"], row["body"]))
-        account.settings.sort(key=lambda setting: setting[:2])
-        return account
+        return account_in(map_in_arrow(few, _together, _FEW_DDL).collect())
 
     return context.shared("account", look)
+
+
+def account_in(rows: Iterable[_Row]) -> Account:
+    """What is told by rows of `_FEW_DDL` that `few_of` has put together."""
+    account = Account()
+    for what, group, one, index, two, three, name, body in rows:
+        if what in (scan.WRONG, scan.RUN):
+            of = account.order if what == scan.WRONG else account.runs
+            of.append(scan.decode_told(body))
+        elif what == scan.SEGMENT:
+            account.joints.append((group, index, name, *scan.decode_texts(body)))
+        elif what == scan.PROBLEM:
+            account.problems.append((group, index, name, body.decode()))
+        elif what == scan.PLACED:
+            account.places[group, index] = one, two
+            account.times[group, index] = three
+        else:
+            account.settings.append((group, index, one, two, body))
+    account.settings.sort(key=lambda setting: setting[:2])
+    return account
 
 
 _FEW_DDL = (
@@ -137,10 +146,11 @@ _FEW_DDL = (
 def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What is told of the log, sorted by what it is, put together in one task."""
     names = [part.split()[0].strip("`") for part in _FEW_DDL.split(", ")]
-    yield from batches_of(_FEW_DDL, _few(rows_in(batches, *names)))
+    yield from batches_of(_FEW_DDL, few_of(rows_in(batches, *names)))
 
 
-def _few(rows: Iterable[_Row]) -> Iterator[_Row]:
+def few_of(rows: Iterable[_Row]) -> Iterator[_Row]:
+    """Rows of `_FEW_DDL` put together; they come sorted by their first five columns."""
     for what, some in groupby(rows, key=itemgetter(0)):
         yield from islice(_of_kind(what, some), _MOST_TOLD)
 
@@ -158,7 +168,7 @@ def _of_order(told: Told) -> _Row:
 
 def _joints(rows: Iterable[_Row]) -> Iterator[_Row]:
     """Segments, in order, that do not continue the chain before them."""
-    before: tuple[int, int, tuple[int, int] | None] | None = None
+    before: tuple[int, int, tuple[int, int, int] | None] | None = None
     for what, group, _, first, last, _, name, body in rows:
         joint = scan.decode_joint(body)
         if (
@@ -168,7 +178,10 @@ def _joints(rows: Iterable[_Row]) -> Iterator[_Row]:
             and before[2] is not None
             and joint.before != before[2]
         ):
-            told = [f"{chain:08x} at {time_ms} ms" for chain, time_ms in (before[2], joint.before)]
+            told = [
+                f"{chain:08x} of term {term} at {time_ms} ms"
+                for chain, term, time_ms in (before[2], joint.before)
+            ]
             yield what, group, None, first, None, None, name, scan.encode(told)
         before = group, last, joint.last
 
@@ -202,7 +215,7 @@ def _replay(context: Context, spans: Sequence[Span]) -> Replayed | None:
     for group, span in latest.items():
         of_group = [state for state in readable_states(context) if state.group == group]
         try:
-            before, after = _chosen(of_group, span, context.since)
+            before, after = chosen_states(of_group, span, context.since)
         except NotRun:
             continue  # `log_job` tells of the gap before the span
         header = first_header(group)
@@ -210,21 +223,7 @@ def _replay(context: Context, spans: Sequence[Span]) -> Replayed | None:
         if before is not None:
             header = headers_of(context).get(before, header)
             limits = tuple(limits_of(context, before))
-        bases = [(0, header.incarnation_base)]
-        configurations = []
-        for of, index, what, base, payload in settings:
-            if of == group and what == scan.CONFIGURED:
-                configurations.append((index, payload))
-            elif of == group and what == scan.RENEWED:
-                bases.append((index, base))
-        plans[group] = Plan(
-            None if before is None else before.index,
-            tuple(state.index for state in after),
-            header,
-            tuple(bases),
-            tuple(configurations),
-            limits,
-        )
+        plans[group] = plan_of(group, before, after, header, limits, settings)
         begin = span.first if before is None else before.index + 1
         is_mine = (f.col("group") == group) & f.col("index").between(begin, span.last)
         inside = inside | is_mine
@@ -254,7 +253,7 @@ def numbers_before(context: Context) -> dict[int, int]:
     return found
 
 
-def _chosen(
+def chosen_states(
     states: Sequence[State], span: Span, since: int | None
 ) -> tuple[State | None, Sequence[State]]:
     """The state that the replay of a span begins with, and those that it is compared with.
@@ -265,6 +264,33 @@ def _chosen(
     before = base_index([state.index for state in reached], span.first, since)
     begin = _begin_at(states, before)
     return None if before is None else states[begin - 1], reached[begin:]
+
+
+def plan_of(
+    group: int,
+    before: State | None,
+    after: Sequence[State],
+    header: Header,
+    limits: tuple[tuple[str, str, Limits], ...],
+    settings: Iterable[tuple[int, int, int, int, bytes]],
+) -> Plan:
+    """The plan of a group that begins with a state of this header and these limits; `settings` are
+    those of an `Account`."""
+    bases = [(0, header.incarnation_base)]
+    configurations = []
+    for of, index, what, base, payload in settings:
+        if of == group and what == scan.CONFIGURED:
+            configurations.append((index, payload))
+        elif of == group and what == scan.RENEWED:
+            bases.append((index, base))
+    return Plan(
+        None if before is None else before.index,
+        tuple(state.index for state in after),
+        header,
+        tuple(bases),
+        tuple(configurations),
+        limits,
+    )
 
 
 def _begin_at(states: Sequence[State], before: int | None) -> int:
