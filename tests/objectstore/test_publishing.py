@@ -186,6 +186,15 @@ def test_a_bucket_without_locks_is_named(scene: Scene, minio: MinioServer) -> No
             'publish = ["http://x/"]\ntoken_file = "/t"',
             r"heads\.token_file: http://x/ would get the token without TLS",
         ),
+        *(
+            (f'publish = ["{target}"]\ntoken_file = "/t"', r"heads\.token_file: .* without TLS")
+            for target in (
+                "http://localhost.example/",
+                "http://127.0.0.1.example/",
+                "http://127.0.0.1:1.example/",
+                "http://[::1].example/",
+            )
+        ),
     ],
 )
 def test_a_wrong_section_is_refused(tmp_path: Path, settings: str, message: str) -> None:
@@ -193,6 +202,15 @@ def test_a_wrong_section_is_refused(tmp_path: Path, settings: str, message: str)
     file.write_text(f'[cold]\nbackend = "fs"\n[heads]\n{settings}\n')
     with pytest.raises(ConfigError, match=message):
         load(file, {}, {})
+
+
+@pytest.mark.parametrize(
+    "target", ["https://x/", "http://localhost:4437/a", "http://127.0.0.1/", "http://[::1]:80/"]
+)
+def test_a_token_may_go_by_tls_or_to_this_machine(tmp_path: Path, target: str) -> None:
+    file = tmp_path / "streamd.toml"
+    file.write_text(f'[cold]\nbackend = "fs"\n[heads]\npublish = ["{target}"]\ntoken_file = "/t"\n')
+    assert load(file, {}, {}).heads.publish == [target]
 
 
 def test_heads_need_a_cold_store(tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ from streamd.app import identity_provider, listed_certificates, peer_credentials
 from streamd.backup.publishing import open_targets
 from streamd.commands.node_options import Flags, node_options
 from streamd.commands.options import json_option
-from streamd.config.checks import is_loopback
 from streamd.config.loading import load
 from streamd.config.names import injected_variables
 from streamd.config.settings import Config, ConfigError, split_address
 from streamd.http.door.listeners import server_tls
 from streamd.objectstore.errors import ColdError
+from streamd.process.addresses import is_loopback
 from streamd.process.exits import EXIT_REFUSED
 from streamd.process.privacy import is_open_to_others
 from streamd.process.redaction import shown

@@ -17,13 +17,13 @@ import trio
 
 from streamd.app import App
 from streamd.commands import greeting
-from streamd.config.checks import is_loopback
 from streamd.config.names import injected_variables
 from streamd.config.settings import Config, ConfigError, ServerConfig
 from streamd.credentials.tls_files import TlsFiles, reload_on_hangup
 from streamd.group.stores import Stores
 from streamd.http.door.front_door import FrontDoor
 from streamd.http.door.listeners import hold_ports, listen, server_tls
+from streamd.process.addresses import is_loopback
 from streamd.process.cures import cure_of_address
 from streamd.process.privacy import close_to_others, is_open_to_others
 from streamd.process.threads import in_thread

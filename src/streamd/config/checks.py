@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from ipaddress import ip_address
 
 from streamd.auth.tokens import parse_token
 from streamd.config.auth import certificate_fault, jwt_fault
@@ -18,6 +17,7 @@ from streamd.config.settings import (
     split_address,
 )
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
+from streamd.process.addresses import is_loopback
 from streamd.process.redaction import shown
 
 _URL = re.compile(r"https?://[^/?#@]+/?")
@@ -130,14 +130,6 @@ def _auth_fault(auth: AuthConfig, server: ServerConfig) -> str | None:
         if (fault := certificate_fault(entry)) is not None:
             return f"auth.certificates: {fault}"
     return None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a port of `host`, a name or an address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower().removesuffix(".") == "localhost"
 
 
 def _check_cold(cold: ColdConfig, cluster: ClusterConfig) -> None:

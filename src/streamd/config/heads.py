@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 
+from streamd.process.addresses import is_loopback
 from streamd.process.redaction import shown
 
 MAX_TARGETS = 16
 _WEB = re.compile(r"https?://[^/?#@\s]+(/[^#\s]*)?")
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(?::[0-9]+)?")
 _FILE = re.compile(r"file:/.+", re.DOTALL)
 _BUCKET = re.compile(
     r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])((?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)*)/?"
@@ -61,12 +64,16 @@ def heads_fault(config: HeadsConfig, *, has_cold_store: bool) -> str | None:
         return "publish needs a cold store: heads are those of the archived log"
     if config.token_file is not None:
         for target in filter(is_web, config.publish):
-            if not target.startswith(
-                ("https:", "http://127.0.0.1", "http://[::1]", "http://localhost")
-            ):
+            if not (target.startswith("https:") or _is_of_this_machine(target)):
                 return f"token_file: {shown(target)} would get the token without TLS"
     if config.lock_days is not None and not any(map(bucket_of, config.publish)):
         return "lock_days needs an s3:// target in publish"
     if (config.s3_access_key_id is None) != (config.s3_secret_access_key is None):
         return "s3_access_key_id and s3_secret_access_key must be set together"
     return None
+
+
+def _is_of_this_machine(target: str) -> bool:
+    """Whether only this machine gets what is sent to a target on the web."""
+    match = _AUTHORITY.fullmatch(urlsplit(target).netloc)
+    return match is not None and is_loopback(match[1].strip("[]"))

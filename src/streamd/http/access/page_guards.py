@@ -13,11 +13,11 @@ from __future__ import annotations
 import re
 from ipaddress import ip_address
 
-from streamd.config.checks import is_loopback
 from streamd.config.settings import ServerConfig, split_address
 from streamd.http.protocol.fields import Headers
 from streamd.http.protocol.messages import Request, Response
 from streamd.http.protocol.refusals import error_response
+from streamd.process.addresses import is_loopback
 from streamd.protocol.headers import CONTENT_TYPE
 from streamd.protocol.problems import Problem
 
