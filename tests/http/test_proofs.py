@@ -130,6 +130,20 @@ def test_the_right_one_of_equal_appends_is_proved(client: httpx.Client) -> None:
     assert len({one.entry for one in found}) == len(offsets) == 3
 
 
+def test_a_proof_shows_no_record_that_its_stream_does_not_have(client: httpx.Client) -> None:
+    source, fork = (f"/v1/stream/test/{name}" for name in ("private", "published"))
+    assert client.put(source, headers=JSON).status_code == 201
+    append(client, source, b'["open", "secret"]', JSON)
+    middle = f"{1:016}_{7:016}"
+    made = client.put(fork, headers={"Stream-Forked-From": source, "Stream-Fork-Offset": middle})
+    assert made.status_code == 201, made.text
+    assert client.get(fork).json() == ["open"]
+    assert proof_of(client, source).status_code == 200
+    answer = proof_of(client, fork)
+    assert code_of(answer) == "NOT_PROVABLE", answer.text
+    assert b"secret" not in answer.content
+
+
 def test_what_a_fork_inherits_is_proved_in_its_source(client: httpx.Client) -> None:
     source, fork, second = (f"/v1/stream/test/{name}" for name in ("source", "fork", "second"))
     client.put(source, headers=TEXT)

@@ -63,7 +63,7 @@ class Prover:
         archived = header.archived
         if self._heads.newest() is None:
             raise Problem.NO_LOG_HEAD.error()
-        sought = await self._sought(key, copy(stream), at)
+        sought, readable = await self._sought(key, copy(stream), at)
         search = RecordSearch(
             target.objects,
             sought,
@@ -77,6 +77,11 @@ class Prover:
             if archived.time_ms <= sought.stream.last_write_ms:
                 raise Problem.NOT_ARCHIVED.error()
             raise Unprovable("no archived command appends the record")
+        # A proof holds the whole command. Of a fork, or a stream that was trimmed, not all of it
+        # may be readable: the fork's reader may not be one of its source.
+        first = sought.at.record - found.command.record
+        if first < readable.start or first + found.command.records > readable.stop:
+            raise Unprovable("its append has records that cannot be read in this stream")
         proved = await self._heads.with_entry(found.entry.index)
         if proved is None:
             raise Unprovable(f"entry {found.entry.index} is older than the log's tree")
@@ -88,18 +93,20 @@ class Prover:
             prove, claim, found.entry, found.command.number, path, head
         )
 
-    async def _sought(self, key: bytes, stream: Stream, at: Position) -> SoughtRecord:
-        """The first record from an offset on, and the stream that appended it."""
+    async def _sought(self, key: bytes, stream: Stream, at: Position) -> tuple[SoughtRecord, range]:
+        """The first record from an offset on, as the stream that appended it has it, and which
+        records of that one `stream` has."""
         read = await self._reads.read(stream, Window(at, 1))
         if not read.size:
             raise Problem.NO_RECORD.error()
         lengths = read.lengths()
         begin = Position(read.end.record - len(lengths), read.end.byte - read.size)
         data = b"".join(read.parts)[: lengths[0]]
-        stream_id, _ = home(stream, begin.record)
+        stream_id, end = home(stream, begin.record)
+        readable = range(stream.earliest.record, end.record)
         for _ in range(_MAX_FORKS):
             if stream.stream_id == stream_id:
-                return SoughtRecord(key, stream, begin, data)
+                return SoughtRecord(key, stream, begin, data), readable
             fork = stream.settings.fork
             source = None if fork is None else await self._reads.stream(fork.source)
             if fork is None or source is None:

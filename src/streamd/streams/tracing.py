@@ -46,13 +46,14 @@ _FLUSH_BYTES = 4 * 1024 * 1024
 
 
 class FoundCommand(NamedTuple):
-    """A command of an entry, and which of its records was looked for, both counted from 0.
+    """A command of an entry, and which of its `records` was looked for, both counted from 0.
 
     `data` is that record, which begins at `at` in the stream.
     """
 
     number: int
     record: int
+    records: int
     at: Position
     data: bytes
 
@@ -170,7 +171,7 @@ class Trace:
                 begin = sum(lengths[:first])
                 at = Position(self._record, end.byte - len(command.data) + begin)
                 data = command.data[begin : begin + lengths[first]]
-                return FoundCommand(number, first, at, data)
+                return FoundCommand(number, first, len(lengths), at, data)
         return None
 
     def _forget_bytes(self) -> None:
