@@ -2,7 +2,8 @@
 
 So the commands for one stream, and no others, are applied by the real machine to a state that has
 nothing but this stream, until its tail passes the record. Commands for other streams keep their
-places as commands that do nothing.
+places as commands that do nothing. The stream does not expire here: it is there at the end of the
+log, so it never did, whatever renewed it.
 
 The stream's own fields tell when it was created, and by which id. What it inherits as a fork comes
 from a row that only stands for its source. What depends on other streams is not known here: if a
@@ -29,7 +30,6 @@ from streamd.streams.commands import (
     Outcome,
     Result,
     Sweep,
-    Touch,
 )
 from streamd.streams.machine import Machine
 from streamd.streams.model import Bucket, ForkRequest, Settings, Stream
@@ -94,6 +94,7 @@ class Trace:
             return False
         # The rows to which these refer are not here.
         known.settings, known.snapshot, known.forks = self._own_settings, None, 0
+        known.ttl_ms = known.expires_at_ms = None
         self._state.streams.put(self._key, known)
         return known.records <= self._record
 
@@ -126,21 +127,23 @@ class Trace:
                 return command
             case Create(key=self._key, settings=self._stream.settings):
                 return self._placed(command) if now_ms == self._stream.created_ms else _NOTHING
-            case Touch() | Sweep() | OpenSession():
+            case OpenSession():
                 return command
             case _:
                 return _NOTHING
 
     def _placed(self, command: Create) -> Create:
         """The command that creates the stream, as a fork of a row that has what it inherits."""
-        settings, stream = command.settings, self._stream
-        if settings.fork is None:
-            return replace(command, implicit_bucket=True)
+        stream, fork = self._stream, command.settings.fork
+        settings = replace(command.settings, ttl_ms=None, expires_at=None, expires_at_ms=None)
+        if fork is None:
+            return replace(command, settings=settings, implicit_bucket=True)
         at = stream.fork_point
         source = replace(
             stream,
             settings=self._own_settings,
-            touched_ms=stream.created_ms,
+            ttl_ms=None,
+            expires_at_ms=None,
             records=at.record,
             size=at.byte,
             forks=0,
