@@ -112,8 +112,9 @@ def check_row(group: int, row: Row) -> None:
         told = f"the key of a chunk says {row.numbers[1]}, it ends with {value.end_record}"
         raise Damaged(CONTRADICTION, told)
     if isinstance(value, Blob):
-        is_cold = value.cold == (value.records, value.size)
-        if is_cold != (value.hot_at_ms is None):
+        (parts, size), is_cold = value.cold, value.cold == (value.records, value.size)
+        is_within = 0 <= parts <= value.records and 0 <= size <= value.size
+        if is_cold != (value.hot_at_ms is None) or not is_within or (parts == 0) != (size == 0):
             told = f"{value.records} parts of {value.size} bytes, in packs up to {value.cold}"
             raise Damaged(CONTRADICTION, f"the row of blob {row.numbers[0]}: {told}")
     if isinstance(value, Pack):

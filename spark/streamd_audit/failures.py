@@ -15,7 +15,7 @@ from streamd_audit.options import NotRun
 from streamd_audit.session import SparkMissing
 
 # How a worker's exception ends in the text of the driver's.
-_WORKERS_FAILURE = re.compile(r"^(?:\S+\.)?(StoreFailed|BadOption): (.+)$", re.MULTILINE)
+_WORKERS_FAILURE = re.compile(r"(?:^|\s)(?:\S+\.)?(StoreFailed|BadOption): (.+)$", re.MULTILINE)
 
 
 @contextmanager

@@ -214,8 +214,7 @@ KINDS: dict[str, Kind] = {
     ),
     "object_odd": Kind(
         WARNING,
-        "something other than an object: a pipe, a loop of links, a name in no encoding, or with "
-        "an impossible number",
+        "something that no object is, or a name that none has: a pipe, a loop of links",
         "somebody put it there",
     ),
     "object_unknown": Kind(INFO, "an object that does not belong here", "somebody put it there"),

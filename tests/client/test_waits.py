@@ -20,7 +20,7 @@ _MOST_S = RETRY_FOR_S + 2 + 5
 # The arguments of each command that asks a server; a command without a line here fails a test.
 ARGUMENTS = {
     "append": "demo/x",
-    "backup save": "saved",
+    "backup save": "{directory}/saved",
     "bootstrap": "demo/x",
     "close": "demo/x",
     "cluster add": "127.0.0.1:1",
@@ -43,6 +43,9 @@ ARGUMENTS = {
     "limits list": "",
     "limits set": "bucket demo --max-streams 1",
     "list": "demo",
+    "log-head": "",
+    "log-key rotate": "",
+    "prove": "demo/x --offset -1",
     "read": "demo/x",
     "snapshot publish": "demo/x pyproject.toml --at 0000000000000000_0000000000000000",
     "snapshot read": "demo/x",
@@ -55,12 +58,16 @@ ARGUMENTS = {
 }
 # Any node answers these by itself, with or without a leader.
 _LOCAL = {"cluster status", "cluster snapshot", "cold status", "cold scrub status"}
-_LOCAL |= {"token list", "token show", "limits list"}
+_LOCAL |= {"token list", "token show", "limits list", "log-head", "log-key rotate", "prove"}
 
 
 def run_each(url: str, directory: Path) -> dict[str, Ended]:
     commands = {
-        words: [*words.split(), *arguments.split(), "--retry-for", str(RETRY_FOR_S)]
+        words: [
+            *words.split(),
+            *(one.format(directory=directory) for one in arguments.split()),
+            *("--retry-for", str(RETRY_FOR_S)),
+        ]
         for words, arguments in ARGUMENTS.items()
     }
     return run_all(commands, {"STREAMD_URL": url}, directory)

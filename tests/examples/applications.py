@@ -48,6 +48,6 @@ class Application(RunningProcess):
     def _listens(self) -> bool:
         try:
             socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-        except ConnectionRefusedError:
-            return False
+        except ConnectionError:
+            return False  # Refused; or reset, by a listener that ended meanwhile.
         return True

@@ -111,6 +111,7 @@ OTHERWISE = {
     "local": "consistency=local",
     "record": "record=1",
     "framed": "framing=lengths",
+    "proof": "proof=record",
 }
 
 

@@ -126,7 +126,10 @@ def test_a_stopped_leader_has_a_successor_before_an_election_timeout(
 @pytest.mark.long
 def test_a_paused_leader_answers_nothing_stale(cluster: ClusterProcesses) -> None:
     with under_load(cluster) as work:
-        for _ in range(2):
+        for number in range(6):
+            # Whether a producer was waiting for the leader that was paused is a matter of chance.
+            if number >= 2 and work.counts["retries"]:
+                break
             work.work(PHASE_S / 2)
             pause_leader(cluster, work)
             work.wait_progress()

@@ -11,6 +11,7 @@ import pytest
 from streamd_audit import segments
 from streamd_audit.errors import (
     CONTRADICTION,
+    TOO_LARGE,
     TOO_SHORT,
     Damaged,
 )
@@ -56,17 +57,19 @@ def test_a_small_segment_of_many_zeros_is_read_in_little_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    "hostile",
+    ("hostile", "kind"),
     [
-        lambda: entries(at(entry_length(2), ">I", 64 * 1024 * 1024)),
-        lambda: segment_of(open_frame(parts_of_segment()[1]), 2**62),
+        (lambda: entries(at(entry_length(2), ">I", 64 * 1024 * 1024)), TOO_SHORT),
+        (lambda: segment_of(open_frame(parts_of_segment()[1]), 2**62), TOO_LARGE),
     ],
 )
-def test_an_entry_with_a_large_declared_size_takes_no_memory(hostile: Callable[[], bytes]) -> None:
+def test_an_entry_with_a_large_declared_size_takes_no_memory(
+    hostile: Callable[[], bytes], kind: str
+) -> None:
     content = hostile()
 
     def read() -> None:
-        with pytest.raises(Damaged, match=TOO_SHORT):
+        with pytest.raises(Damaged, match=kind):
             list(segments.read_entries(content))
 
     assert peak_of(read) < 8 * 1024 * 1024

@@ -270,7 +270,7 @@ def test_producers_lose_and_repeat_nothing_while_workers_are_killed(tmp_path: Pa
         Client(server).create()
 
         def produce(name: str) -> None:
-            client = Client(server)
+            client = connected(server)
             for seq in range(count):
                 while True:
                     try:

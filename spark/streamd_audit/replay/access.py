@@ -258,7 +258,8 @@ def of_group(
                 yield from ((state[0], found) for found in differences(held, said))
             is_changed = False
         if op == run.COMMAND:
-            held.apply(decode_command(body), log_ms)
+            # A stamp that no clock gives is reported with its entry.
+            held.apply(decode_command(body), _LAST_MS if log_ms is None else log_ms)
             is_changed = True
             continue
         is_changed = is_changed or op != run.BEFORE
