@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 import trio
@@ -22,25 +20,12 @@ from streamd.proofs.tree import GrowingTree
 from streamd.streams.codec import LOG_FORMAT, PRODUCERS_FORMAT
 from streamd.tiering.tier import LeaderTerm
 from tests.backup.test_merging import archive_in_small_segments
+from tests.cluster.conftest import Play
 from tests.cluster.test_administration import run_an_earlier_release
 from tests.cluster.test_archive import archived, begin, hand_over, write
 from tests.objectstore.test_tree_frames import leaf_of
-from tests.sim.runtime import run_virtually
-from tests.support.archived import cold_in
 from tests.support.flaky_store import FlakyStore
-from tests.support.machines import Machine, Machines, Scenario, play, wait_until
-
-Play = Callable[[Scenario], None]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> FlakyStore:
-    return cold_in(tmp_path / "cold")[1]
-
-
-@pytest.fixture(name="play")
-def _play(tmp_path: Path, store: FlakyStore) -> Play:
-    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path, store=store))
+from tests.support.machines import Machine, Machines, wait_until
 
 
 def archive_of(machine: Machine) -> Archive:

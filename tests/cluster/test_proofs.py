@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 
 import pytest
 import trio
@@ -26,25 +24,12 @@ from streamd.raft.messages import Entry
 from streamd.streams.commands import Delete, Outcome
 from streamd.streams.offsets import START, Position
 from streamd_audit.proof import Proved, verify_record
+from tests.cluster.conftest import Play
 from tests.cluster.test_archive import archived, begin, hand_over
 from tests.cluster.test_log_heads import all_have_heads, public
-from tests.sim.runtime import run_virtually
-from tests.support.archived import cold_in
 from tests.support.flaky_store import FlakyStore
-from tests.support.machines import Machine, Machines, Scenario, play, wait_until
+from tests.support.machines import Machine, Machines, wait_until
 from tests.support.nodes import append, create, key
-
-Play = Callable[[Scenario], None]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> FlakyStore:
-    return cold_in(tmp_path / "cold")[1]
-
-
-@pytest.fixture(name="play")
-def _play(tmp_path: Path, store: FlakyStore) -> Play:
-    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path, store=store))
 
 
 def prover_of(machine: Machine) -> Prover:
