@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
-import pytest
 import trio
 
 from streamd.backup.archived_objects import ArchivedObjects
@@ -18,25 +15,15 @@ from streamd.objectstore.tree_frames import leaf_of
 from streamd.process.threads import in_thread
 from streamd.proofs.tree import folded, root_of
 from streamd.storage.install import install
-from tests.sim.runtime import run_virtually
+from tests.cluster.conftest import Play
 from tests.support.archived import Quiet, cold_in, header_in, restored, state_in
 from tests.support.directories import copy_in_use
 from tests.support.flaky_store import Away, FlakyStore
-from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
+from tests.support.machines import Machine, Machines, all_ready, wait_until
 from tests.support.nodes import append, create, read_all, running_node
 from tests.support.segments import entries_of
 
 AWAY = 10**9
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> FlakyStore:
-    return cold_in(tmp_path / "cold")[1]
-
-
-@pytest.fixture(name="play")
-def _play(tmp_path: Path, store: FlakyStore) -> Callable[[Scenario], None]:
-    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path, store=store))
 
 
 def away(store: FlakyStore) -> None:
@@ -107,7 +94,7 @@ async def copy(machine: Machine, to: Path) -> None:
 
 
 def test_each_leader_continues_the_archive_where_the_last_one_stopped(
-    tmp_path: Path, store: FlakyStore, play: Callable[[Scenario], None]
+    tmp_path: Path, store: FlakyStore, play: Play
 ) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await begin(machines)
@@ -128,7 +115,7 @@ def test_each_leader_continues_the_archive_where_the_last_one_stopped(
 
 
 def test_other_members_archive_for_a_leader_whose_log_begins_too_late(
-    tmp_path: Path, store: FlakyStore, play: Callable[[Scenario], None]
+    tmp_path: Path, store: FlakyStore, play: Play
 ) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await begin(machines)
@@ -166,7 +153,7 @@ def test_other_members_archive_for_a_leader_whose_log_begins_too_late(
 
 
 def test_a_leader_that_lost_the_chain_of_its_log_continues_the_archives_chain(
-    tmp_path: Path, store: FlakyStore, play: Callable[[Scenario], None]
+    tmp_path: Path, store: FlakyStore, play: Play
 ) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await begin(machines)
