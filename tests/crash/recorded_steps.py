@@ -107,6 +107,7 @@ class Script:
             self._replace: 2,
             self._vote: 2,
             self._sync_floor: 2,
+            self._settle: 2,
             self._apply: 5,
             self._cut: 1,
             self._reopen: 1,
@@ -160,6 +161,13 @@ class Script:
             return stores
 
         return sync
+
+    def _settle(self) -> Step:
+        def settle(stores: Stores) -> Stores:
+            stores.log.settle()
+            return stores
+
+        return settle
 
     def _apply(self) -> Step:
         self.now.applied_index = self._random.randint(self.now.applied_index, self.now.last_index)

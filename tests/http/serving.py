@@ -233,9 +233,9 @@ class Serving:
             return (await client.get(path)).content
 
 
-async def until(condition: Callable[[], object]) -> None:
+async def until(condition: Callable[[], object], *, patience_s: float = PATIENCE_S) -> None:
     """Wait until `condition` holds; fail when it never does."""
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(patience_s):
         while not condition():  # noqa: ASYNC110 - no event tells of it
             await trio.sleep(_POLL_S)
 

@@ -25,6 +25,7 @@ from streamd.http.door.front_door import FrontDoor
 from streamd.http.door.listeners import hold_ports, listen, server_tls
 from streamd.process.addresses import is_loopback
 from streamd.process.cures import cure_of_address
+from streamd.process.event_loop import keep_on_time, seldom_collecting
 from streamd.process.privacy import close_to_others, is_open_to_others
 from streamd.process.threads import in_thread
 
@@ -73,7 +74,8 @@ async def serve(config: Config, announce: Callable[[str], None] = _print) -> Non
             text = greet(config, url, operators, directory)
             async with _serving_operations(app.admin_door(), admin_listeners, admin_tls):
                 others = [admin_tls, app.peer_tls]
-                await _serve_clients(app, listeners, tls, others, lambda: announce(text))
+                with seldom_collecting(app.metrics):
+                    await _serve_clients(app, listeners, tls, others, lambda: announce(text))
             log.info("drained")
     finally:
         with trio.CancelScope(shield=True):
@@ -89,6 +91,7 @@ async def _serve_clients(
 ) -> None:
     """Serve until a signal has drained all clients. All TLS follows its files meanwhile."""
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_on_time, app.metrics)
         if app.config.server.workers == 1:
             ready()
             door = app.front_door()

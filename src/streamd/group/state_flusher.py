@@ -64,10 +64,10 @@ class StateFlusher:
         # Places where the log may be cut, oldest first, about `CHECKPOINT_BYTES` of log apart.
         self._checkpoints = deque([state.stored_index])
         self._compact_through = 0
-        self._floor_due = False
         self._removing = False  # Entries are being removed from the log.
         self._may_waste = True  # The log's files may take much more than its entries.
         self._removed = trio.lowlevel.ParkingLot()  # wakes `_free_space`
+        self._filling = trio.lowlevel.ParkingLot()  # wakes `_settle`
 
     @property
     def is_full(self) -> bool:
@@ -93,6 +93,8 @@ class StateFlusher:
     def log_grew(self, size: int) -> None:
         """Note that so many bytes were added to the log."""
         self._log_bytes += size
+        if self._log.is_filling:
+            self._filling.unpark_all()
 
     def restarted(self, index: int) -> None:
         """Note that the state was replaced by one as of `index`."""
@@ -106,6 +108,7 @@ class StateFlusher:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flush_batches)
             nursery.start_soon(self._free_space)
+            nursery.start_soon(self._settle)
 
     async def _flush_batches(self) -> None:
         """Store changes a batch at a time."""
@@ -117,7 +120,7 @@ class StateFlusher:
             await self.flush()
             if trio.current_time() - floor_at >= FLOOR_INTERVAL_S:
                 floor_at = trio.current_time()
-                self._floor_due = True
+                await self._run_blocking(self._log.sync_floor)
             if self._log_bytes >= CHECKPOINT_BYTES:
                 # Entries since the last checkpoint stay, for followers that lag a little.
                 self._log_bytes = 0
@@ -188,9 +191,6 @@ class StateFlusher:
         if self._log.cut():
             self._removing = True
             return self._log.remove_cut
-        if self._floor_due:
-            self._floor_due = False
-            return self._log.sync_floor
         if self._compact_through:
             through, self._compact_through = self._compact_through, 0
             return lambda: self._log.begin_cut(through)
@@ -199,6 +199,14 @@ class StateFlusher:
     def _have_space_freed(self) -> None:
         self._may_waste = True
         self._removed.unpark_all()
+
+    async def _settle(self) -> None:
+        """Keep room in the log's journal, beside the log's thread, whose appends would else wait
+        for LevelDB."""
+        while True:
+            while not self._log.is_filling:
+                await self._filling.park()
+            await self._run_blocking(self._log.settle)
 
     async def _free_space(self) -> None:
         """Give the space of entries that were removed from the log back to the disk.

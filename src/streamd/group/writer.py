@@ -62,6 +62,7 @@ class Writer:
         self._state_replaced = state_replaced
         self._unwritten: deque[Ready] = deque()
         self._is_storing = False
+        self._stalled_s = self._log.stalled_s
         self._job: Job | None = None
         self._job_given = trio.lowlevel.ParkingLot()
         self._installing: SnapshotMeta | None = None
@@ -116,7 +117,13 @@ class Writer:
         duty = self._flusher.next_duty()
         if duty is None and self._log.lost_below is not None and self._core.may_vote:
             duty = self._log.note_regained
-        return None if duty is None else self._in_log_thread.begin(duty)
+        if duty is None:
+            return None
+        return partial(self._end_duty, self._in_log_thread.begin(duty), trio.current_time())
+
+    async def _end_duty(self, done: Callable[[], Awaitable[None]], started: float) -> None:
+        await done()
+        self._metrics.log_stall.observe(trio.current_time() - started)
 
     def _begin_store(self, ready: Ready) -> Job:
         """Store a `Ready` with one synced write, and load the rows that applying it will need."""
@@ -135,6 +142,9 @@ class Writer:
         3.8)."""
         rows = await stored()
         self._metrics.fsync_latency.observe(trio.current_time() - started)
+        if (stalled_s := self._log.stalled_s) > self._stalled_s:
+            self._metrics.log_stall.observe(stalled_s - self._stalled_s)
+            self._stalled_s = stalled_s
         # A flush that ended meanwhile may have stored a newer row and evicted it from memory; a row
         # read before that must not replace it.
         if flushes == self._state.flushes:

@@ -73,6 +73,9 @@ class Metrics:
         self.append_latency = Histogram(_SECONDS)
         self.fsync_latency = Histogram(_SECONDS)
         self.commit_batch = Histogram(_COUNTS)
+        self.loop_lag = Histogram(_SECONDS)
+        self.gc_pause = Histogram(_SECONDS)
+        self.log_stall = Histogram(_SECONDS)
         self.packages_resent = 0
         self.sessions_opened = 0
         self.outcomes_unknown = 0
@@ -138,6 +141,19 @@ class _Families(Collector):
         )
         yield metrics.commit_batch.family(
             "streamd_commit_batch_commands", "Commands in one log entry."
+        )
+        yield metrics.loop_lag.family(
+            "streamd_loop_lag_seconds",
+            "Seconds by which the event loop was late for a timer, measured ten times a second.",
+        )
+        yield metrics.gc_pause.family(
+            "streamd_gc_pause_seconds",
+            "Seconds for which Python's garbage collector stopped the process.",
+        )
+        yield metrics.log_stall.family(
+            "streamd_log_stall_seconds",
+            "Seconds for which writes to the log waited for room in its journal, or while entries "
+            "were removed from it.",
         )
         yield CounterMetricFamily(
             "streamd_packages_resent",

@@ -95,7 +95,10 @@ class _Head(NamedTuple):
 
 
 class Journal:
-    """A journal that records are appended to. Calls block and raise `OSError`."""
+    """A journal that records are appended to. Calls block and raise `OSError`.
+
+    Another thread may `release` records beside the one that appends.
+    """
 
     def __init__(self, file: Path, head: Mark) -> None:
         """Go on at `head`; no record before it is needed any longer."""
@@ -108,6 +111,12 @@ class Journal:
     def share_bytes(self) -> int:
         """How much of the journal one record may take."""
         return MAX_BYTES // _SHARES
+
+    @property
+    def used_bytes(self) -> int:
+        """How much of the file the records take that are still needed."""
+        used = self.head.offset - self._tail
+        return used if used >= 0 else used + self._size
 
     def append(self, body: bytes) -> bool:
         """Append a record, durably; False if it would overwrite one that is needed."""
@@ -138,17 +147,18 @@ class Journal:
 
         Makes the file larger where that helps.
         """
-        at = self.head.offset
-        if at < self._tail:
+        # `release` may move the tail meanwhile.
+        at, tail = self.head.offset, self._tail
+        if at < tail:
             # Never up to the tail: a full journal would look like an empty one.
-            return at if at + size < self._tail else None
+            return at if at + size < tail else None
         while at + size > self._size and self._size < MAX_BYTES:
             self._grow()
         if at + size <= self._size:
             return at
         # No record wraps: a reader looks for the next one in two places only, after the last one
         # and where the file begins.
-        return 0 if size < self._tail else None
+        return 0 if size < tail else None
 
     def _grow(self) -> None:
         size = min(2 * self._size, MAX_BYTES)

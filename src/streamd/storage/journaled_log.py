@@ -8,6 +8,11 @@ before the mark may be overwritten.
 Some writes go to LevelDB at once, together with all that was only in memory: those too large to be
 worth writing twice, those that replace entries which LevelDB has, and those that move the log's
 beginning. They leave no record in the journal.
+
+`settle` moves the oldest records to LevelDB beside the writer, which takes milliseconds. Meanwhile
+the writer may add records and nothing else: a write that replaced entries which are on their way to
+LevelDB would be undone by them, so it waits. Only if the journal fills faster than `settle` empties
+it does the writer move records itself.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock, RLock
+from time import monotonic
 from typing import NamedTuple
 
 import msgspec
@@ -82,8 +89,13 @@ class JournaledLog:
             self._db.close()
             raise
         self._is_hard_state_stored = True
+        # Held while LevelDB changes, and by a write that replaces entries.
+        self._storing = RLock()
+        # Held while the fields below change, and the two above; never during a call that blocks.
+        self._memory = Lock()
         self._unstored: deque[_Unstored] = deque()
         self._recent: dict[int, _Row] = {}
+        self.stalled_s = 0.0
         # LevelDB has all rows before this one.
         self._first_recent = MAX_INDEX
 
@@ -120,8 +132,11 @@ class JournaledLog:
 
     def indexes(self, lo: int, hi: int) -> Iterator[int]:
         """The indexes of the stored entries in [`lo`, `hi`), without reading the entries."""
-        yield from self._db.indexes(lo, min(hi, self._first_recent))
-        yield from [index for index in self._recent if lo <= index < hi]
+        with self._memory:
+            end = min(hi, self._first_recent)
+            recent = [index for index in self._recent if lo <= index < hi]
+        yield from self._db.indexes(lo, end)
+        yield from recent
 
     def stored_size(self, lo: int, hi: int) -> int:
         """Approximate bytes on disk of the entries in [`lo`, `hi`)."""
@@ -158,44 +173,79 @@ class JournaledLog:
             )
         )
         if hard_state is not None:
-            self._hard_state, self._is_hard_state_stored = hard_state, False
-        if len(body) > self._journal.share_bytes or (
-            replaced and replaced.start < self._first_recent
-        ):
-            self._write_through(entries, replaced)
+            with self._memory:
+                self._hard_state, self._is_hard_state_stored = hard_state, False
+        is_large = len(body) > self._journal.share_bytes
+        if not replaced and not is_large:
+            self._append(body, entries)
             return
-        while not self._journal.append(body):
-            self._make_room()
-        if replaced:
-            self._forget_from(replaced.start)
-        for row in entries:
-            self._recent[row[0].index] = row
-        self._first_recent = next(iter(self._recent), MAX_INDEX)
-        last_index = entries[-1][0].index if entries else 0
-        self._unstored.append(_Unstored(last_index, len(body), self._journal.head))
+        with self._storing:
+            if is_large or replaced.start < self._first_recent:
+                self._write_through(entries, replaced)
+            else:
+                self._append(body, entries, replaced)
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether `settle` is due. Blocks for nothing."""
+        return self._journal.used_bytes > journal.MAX_BYTES // 2
+
+    def settle(self) -> None:
+        """Store in LevelDB what the journal's oldest records hold, if it has any.
+
+        Any thread may call it beside the writer.
+        """
+        with self._storing:
+            with self._memory:
+                size, count, last_index, mark = 0, 0, 0, self._mark
+                for record in self._unstored:
+                    if size >= self._journal.share_bytes:
+                        break
+                    size += record.size
+                    count += 1
+                    last_index = max(last_index, record.last_index)
+                    mark = record.end
+                rows = [self._recent[index] for index in range(self._first_recent, last_index + 1)]
+            if not count:
+                return
+            self._store(mark, entries=rows)
+            with self._memory:
+                for _ in range(count):
+                    self._unstored.popleft()
+                # Set before any row is removed, so that a reader that misses one in memory looks in
+                # LevelDB.
+                first = max(self._first_recent, last_index + 1)
+                self._first_recent = first if first in self._recent else MAX_INDEX
+                for entry, _ in rows:
+                    del self._recent[entry.index]
 
     def begin_after(self, base: ChainPosition) -> None:
         """Let the log begin after `base`, synced; records of earlier entries are not needed."""
-        mark = self._mark
-        while self._unstored and self._unstored[0].last_index <= base.index:
-            mark = self._unstored.popleft().end
-        self._store(mark, base=base)
+        with self._storing:
+            mark = self._mark
+            with self._memory:
+                while self._unstored and self._unstored[0].last_index <= base.index:
+                    mark = self._unstored.popleft().end
+            self._store(mark, base=base)
 
     def restart_after(self, base: ChainPosition) -> None:
         """Remove all entries after `base` and begin after it, synced."""
-        removed = self._db.indexes(base.index + 1, MAX_INDEX)
-        self._store(self._journal.head, removed=removed, base=base)
-        self._forget_all()
+        with self._storing:
+            removed = self._db.indexes(base.index + 1, MAX_INDEX)
+            self._store(self._journal.head, removed=removed, base=base)
+            self._forget_all()
 
     def remove(self, indexes: Sequence[int]) -> None:
         """Remove entries before the base; a crash may bring them back."""
-        stored = [index for index in indexes if index < self._first_recent]
-        if stored:
-            # No mark that counts is in these rows: `begin_after` has stored one since.
-            self._db.remove(stored)
-        for index in indexes:
-            self._recent.pop(index, None)
-        self._first_recent = next(iter(self._recent), MAX_INDEX)
+        with self._storing:
+            stored = [index for index in indexes if index < self._first_recent]
+            if stored:
+                # No mark that counts is in these rows: `begin_after` has stored one since.
+                self._db.remove(stored)
+            with self._memory:
+                for index in indexes:
+                    self._recent.pop(index, None)
+                self._first_recent = next(iter(self._recent), MAX_INDEX)
 
     def close(self) -> None:
         """Release the directory; a repetition does nothing."""
@@ -211,23 +261,20 @@ class JournaledLog:
         self._store(self._journal.head, removed=removed, entries=[*recent, *entries])
         self._forget_all()
 
-    def _make_room(self) -> None:
-        """Store in LevelDB what the journal's oldest records hold."""
-        size, last_index, mark = 0, 0, self._mark
-        assert self._unstored, "an empty journal has room"
-        while self._unstored and size < self._journal.share_bytes:
-            record = self._unstored.popleft()
-            size += record.size
-            last_index = max(last_index, record.last_index)
-            mark = record.end
-        rows = [self._recent[index] for index in range(self._first_recent, last_index + 1)]
-        self._store(mark, entries=rows)
-        # Set before any row is removed, so that a reader that misses one in memory looks in
-        # LevelDB.
-        first = max(self._first_recent, last_index + 1)
-        self._first_recent = first if first in self._recent else MAX_INDEX
-        for entry, _ in rows:
-            del self._recent[entry.index]
+    def _append(self, body: bytes, entries: Sequence[_Row], replaced: range = range(0)) -> None:
+        """Add a record to the journal, with entries in place of `replaced`, all in memory."""
+        while not self._journal.append(body):
+            began = monotonic()
+            self.settle()
+            self.stalled_s += monotonic() - began
+        with self._memory:
+            if replaced:
+                self._forget_from(replaced.start)
+            for row in entries:
+                self._recent[row[0].index] = row
+            self._first_recent = next(iter(self._recent), MAX_INDEX)
+            last_index = entries[-1][0].index if entries else 0
+            self._unstored.append(_Unstored(last_index, len(body), self._journal.head))
 
     def _store(
         self,
@@ -238,18 +285,23 @@ class JournaledLog:
         base: ChainPosition | None = None,
     ) -> None:
         """Change LevelDB, after which it has all that the journal holds before `mark`."""
-        hard_state = None if self._is_hard_state_stored else self._hard_state
+        with self._memory:
+            hard_state = None if self._is_hard_state_stored else self._hard_state
         self._db.store(
             removed=removed, entries=entries, hard_state=hard_state, base=base, mark=mark
         )
-        self._is_hard_state_stored = True
+        with self._memory:
+            # The writer may have given another one meanwhile, which is in the journal only.
+            if hard_state is self._hard_state:
+                self._is_hard_state_stored = True
         self._mark = mark
         self._journal.release(mark)
 
     def _forget_all(self) -> None:
-        self._unstored.clear()
-        self._first_recent = MAX_INDEX
-        self._recent.clear()
+        with self._memory:
+            self._unstored.clear()
+            self._first_recent = MAX_INDEX
+            self._recent.clear()
 
     def _forget_from(self, index: int) -> None:
         """The entries from `index` on, all in memory, are replaced."""

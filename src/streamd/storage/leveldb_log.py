@@ -47,6 +47,10 @@ def _is_log_key(key: bytes) -> bool:
 class LevelDBLog:
     """A `LogEngine`: the rows of one group's log in a database of their own."""
 
+    # Nothing waits to be settled: each write is in LevelDB.
+    is_filling = False
+    stalled_s = 0.0
+
     def __init__(self, directory: Path, group_id: int, *, paranoid: bool = True) -> None:
         """See `log_engine.open_engine`."""
         self.directory = directory
@@ -163,6 +167,9 @@ class LevelDBLog:
     ) -> None:
         """Put entries and hard state in place of the entries `replaced`; synced."""
         self.store(removed=replaced, entries=entries, hard_state=hard_state)
+
+    def settle(self) -> None:
+        """Do nothing."""
 
     def begin_after(self, base: ChainPosition) -> None:
         """Let the log begin after `base`, synced."""

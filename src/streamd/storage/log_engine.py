@@ -23,7 +23,7 @@ __all__ = ["MAX_INDEX", "LogEngine", "OpenEngine", "open_engine", "proved"]
 class LogEngine(Protocol):
     """The rows of one log. Every call blocks and raises `StorageFailed` or `LogCorrupt`.
 
-    One thread writes; another may read beside it, and a third one free space.
+    One thread writes; another may read beside it, a third one free space, and a fourth one settle.
     """
 
     @property
@@ -60,6 +60,17 @@ class LogEngine(Protocol):
         `replaced` are the indexes of the log's last entries, which the first of `entries` begins
         to take the place of.
         """
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether `settle` is due, so that no write has to wait for room. Blocks for nothing."""
+
+    @property
+    def stalled_s(self) -> float:
+        """For how many seconds, in all, writes had to wait because nothing had settled."""
+
+    def settle(self) -> None:
+        """Make room for further writes, some of it, beside the thread that writes."""
 
     def begin_after(self, base: ChainPosition) -> None:
         """Let the log begin after `base`, synced; the entries before stay until `remove`."""

@@ -17,10 +17,12 @@ from streamd.storage.log_store import LogStore
 
 
 class LogStorage(LogReader, Protocol):
-    """One group's log. Every call blocks except those of `LogReader`, `holds` and `cut`.
+    """One group's log. Every call blocks except those of `LogReader`, `holds`, `cut` and
+    `is_filling`.
 
-    One thread writes; the event loop may read beside it, and another thread free space. After a
-    disk error this call and every later one that blocks raise `StorageFailed`.
+    One thread writes; the event loop may read beside it, and other threads free space, settle
+    entries and note how far the log reaches. After a disk error this call and every later one that
+    blocks raise `StorageFailed`.
     """
 
     @property
@@ -54,6 +56,17 @@ class LogStorage(LogReader, Protocol):
         Entries are consecutive; the first may replace a stored entry, which removes all after it.
         """
 
+    @property
+    def is_filling(self) -> bool:
+        """Whether `settle` is due, so that no append has to wait for room."""
+
+    @property
+    def stalled_s(self) -> float:
+        """For how many seconds, in all, appends had to wait because nothing had settled."""
+
+    def settle(self) -> None:
+        """Make room for further appends, some of it, beside the thread that appends."""
+
     def begin_cut(self, through_index: int) -> None:
         """Make durable that the log begins after `through_index`; readers see that after `cut`.
 
@@ -84,7 +97,7 @@ class LogStorage(LogReader, Protocol):
         """Note, durably, that the leader has committed past the loss: the node is a full member."""
 
     def sync_floor(self) -> None:
-        """Note, durably, how far the log reaches."""
+        """Note, durably, how far the log reaches; beside the thread that appends, if need be."""
 
     def check_reaches(self, applied_index: int) -> None:
         """Raises `StateLagsLog` when the log no longer has entries that the state lacks."""

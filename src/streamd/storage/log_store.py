@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from threading import RLock
 
 from streamd.raft.chain import ChainPosition
 from streamd.raft.messages import Entry, HardState
@@ -49,6 +50,9 @@ class LogStore:
         self._removed_through = 0
         self._last = ChainPosition()
         self._floor = ChainPosition()
+        # Held while the floor is noted and while the log's end moves down: a floor noted above the
+        # new end would make the next start refuse the log.
+        self._noting = RLock()
         self._recent = EntryCache(_RECENT_BYTES)
 
     @classmethod
@@ -159,6 +163,18 @@ class LogStore:
         if hard_state is not None:
             self.hard_state = hard_state
 
+    @property
+    def is_filling(self) -> bool:
+        return self._engine.is_filling
+
+    @property
+    def stalled_s(self) -> float:
+        return self._engine.stalled_s
+
+    def settle(self) -> None:
+        with self._fail_stop.guarding():
+            self._engine.settle()
+
     def begin_cut(self, through_index: int) -> None:
         if through_index <= self._base.index:
             return
@@ -201,7 +217,7 @@ class LogStore:
         A crash between the two leaves a log that is refused or salvaged, never one that is
         believed: an installation or restore resets it again at the next start.
         """
-        with self._fail_stop.guarding():
+        with self._fail_stop.guarding(), self._noting:
             self._evidence.note_floor(position)
             self._removed_through = max(self._removed_through, self._last.index)
             self._engine.restart_after(position)
@@ -216,10 +232,11 @@ class LogStore:
         self.lost_below = None
 
     def sync_floor(self) -> None:
-        if self._floor != self._last:
-            with self._fail_stop.guarding():
-                self._evidence.note_floor(self._last)
-                self._floor = self._last
+        with self._fail_stop.guarding(), self._noting:
+            last = self._last
+            if self._floor != last:
+                self._evidence.note_floor(last)
+                self._floor = last
 
     def check_reaches(self, applied_index: int) -> None:
         if applied_index < self._base.index:
@@ -323,11 +340,12 @@ class LogStore:
         node refuse a log that is whole.
         """
         previous = self._position(index - 1)
-        if self._floor.index >= index:
-            self._evidence.note_floor(previous)
-            self._floor = previous
         replaced = range(index, self._last.index + 1)
-        self._last = previous
+        with self._noting:
+            if self._floor.index >= index:
+                self._evidence.note_floor(previous)
+                self._floor = previous
+            self._last = previous
         self._recent.forget_from(index)
         return replaced
 

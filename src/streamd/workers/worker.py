@@ -20,6 +20,7 @@ from streamd.http.door.listeners import server_tls, start_listening
 from streamd.http.http2.asgi import AsgiApplication
 from streamd.http.http2.hypercorn_server import HypercornHttp2
 from streamd.http.sockets.descriptors import allowed_connections
+from streamd.process.event_loop import keep_on_time, seldom_collecting
 from streamd.process.logs import set_up_logging
 from streamd.process.metrics import Metrics
 from streamd.process.privacy import keep_private
@@ -113,7 +114,17 @@ class Worker:
         """Serve until drained; then the worker ends."""
         start_listening(listeners)
         self._link.send(Ready())
+        with seldom_collecting(self._metrics):
+            await self._serve_until_drained(door, application, listeners)
+        self._count()
+        await self._link.written()
+        self._nursery.cancel_scope.cancel()
+
+    async def _serve_until_drained(
+        self, door: FrontDoor, application: WorkerApplication, listeners: list[socket.socket]
+    ) -> None:
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_on_time, self._metrics)
             nursery.start_soon(self._count_for_ever)
             nursery.start_soon(self._drain_on_signal)
             if self._tls is not None:
@@ -121,9 +132,6 @@ class Worker:
             nursery.start_soon(application.proposer.run)
             await door.serve(listeners, self._tls)
             nursery.cancel_scope.cancel()
-        self._count()
-        await self._link.written()
-        self._nursery.cancel_scope.cancel()
 
     async def _drain_on_signal(self) -> None:
         assert self._door is not None

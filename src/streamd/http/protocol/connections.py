@@ -110,5 +110,6 @@ class ConnectionCount:
         """The connection ends. A request of a worker's client may be handled after that."""
         self.count_for(())
         self._is_closed = True
+        self.begun = None  # It holds the connection, which holds this.
         if self.on_close is not None:
             self.on_close(self)
