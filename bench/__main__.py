@@ -92,7 +92,7 @@ def main(
     json_file: Path | None,
     markdown_file: Path | None,
 ) -> None:
-    """Measure streamd and the Node reference server in turn, on this machine."""
+    """Measure streamd and its peers in turn, on this machine."""
     defaults = _QUICK if quick else _FULL
     plan = Plan(
         measurements=pick("--only", measurements.ALL, only),

@@ -19,39 +19,79 @@ class Figure:
     """Whether a ratio between two servers says anything."""
 
 
-APPEND_1_LATENCY = Figure(
-    "append-1.p50", "append 100 B, 1 connection: p50", "ms", lower_is_better=True
-)
-APPEND_1_RATE = Figure("append-1.rate", "append 100 B, 1 connection", "1/s")
-APPEND_64_RATE = Figure("append-64.rate", "append 100 B, one stream, 64 connections", "1/s")
-APPEND_500_RATE = Figure(
-    "append-500-streams.rate", "append 256 B over 500 streams, 64 connections", "1/s"
-)
-CREATE_RATE = Figure("create.rate", "create a stream, 64 connections", "1/s")
-SMALL_READ_RATE = Figure("small-read.rate", "read a stream of 100 B, 64 connections", "1/s")
+@dataclass(frozen=True)
+class LoadFigures:
+    """What a measurement by wrk gives. `cpu` is the server's processor time by wrk's requests."""
+
+    rate: Figure
+    p50: Figure
+    p99: Figure
+    p99_9: Figure
+    cpu: Figure
+
+    @classmethod
+    def of(cls, name: str, title: str) -> LoadFigures:
+        """The figures of the measurement with this name."""
+        return cls(
+            Figure(f"{name}.rate", title, "1/s"),
+            _costs(f"{name}.p50", f"{title}: p50", "ms"),
+            _costs(f"{name}.p99", f"{title}: p99", "ms"),
+            _costs(f"{name}.p99.9", f"{title}: p99.9", "ms"),
+            _costs(f"{name}.cpu", f"{title}: processor time of each", "µs"),
+        )
+
+    @property
+    def all(self) -> tuple[Figure, ...]:
+        return (self.rate, self.p50, self.p99, self.p99_9, self.cpu)
+
+
+@dataclass(frozen=True)
+class FanOutFigures:
+    """What messages to many give. `cpu` is the server's processor time by deliveries."""
+
+    p50: Figure
+    p99: Figure
+    cpu: Figure
+
+    @classmethod
+    def of(cls, name: str, title: str) -> FanOutFigures:
+        """The figures of the measurement with this name."""
+        return cls(
+            _costs(f"{name}.p50", f"{title}: p50", "ms"),
+            _costs(f"{name}.p99", f"{title}: p99", "ms"),
+            _costs(f"{name}.cpu", f"{title}: processor time of each delivery", "µs"),
+        )
+
+    @property
+    def all(self) -> tuple[Figure, ...]:
+        return (self.p50, self.p99, self.cpu)
+
+
+def _costs(key: str, title: str, unit: str) -> Figure:
+    return Figure(key, title, unit, lower_is_better=True)
+
+
+APPEND_1 = LoadFigures.of("append-1", "append 100 B, 1 connection")
+APPEND_64 = LoadFigures.of("append-64", "append 100 B, one stream, 64 connections")
+APPEND_500 = LoadFigures.of("append-500-streams", "append 256 B over 500 streams, 64 connections")
+CREATE = LoadFigures.of("create", "create a stream, 64 connections")
+SMALL_READ = LoadFigures.of("small-read", "read a stream of 100 B, 64 connections")
 CATCH_UP_RATE = Figure("catch-up.rate", "catch up on 10 MB, 1 connection", "MB/s")
-SSE_100_P50 = Figure("sse-100.p50", "SSE to 100 subscribers: p50", "ms", lower_is_better=True)
-SSE_100_P99 = Figure("sse-100.p99", "SSE to 100 subscribers: p99", "ms", lower_is_better=True)
-SSE_1000_P50 = Figure("sse-1000.p50", "SSE to 1000 subscribers: p50", "ms", lower_is_better=True)
-SSE_1000_P99 = Figure("sse-1000.p99", "SSE to 1000 subscribers: p99", "ms", lower_is_better=True)
+SSE_100 = FanOutFigures.of("sse-100", "SSE to 100 subscribers")
+SSE_1000 = FanOutFigures.of("sse-1000", "SSE to 1000 subscribers")
 IDLE_COUNT = Figure("idle-streams.count", "idle streams created", "streams", comparable=False)
-IDLE_START = Figure(
-    "idle-streams.start", "start with them, to the first 200", "s", lower_is_better=True
-)
-IDLE_MEMORY = Figure("idle-streams.memory", "resident memory with them", "MB", lower_is_better=True)
+IDLE_START = _costs("idle-streams.start", "start with them, to the first 200", "s")
+IDLE_MEMORY = _costs("idle-streams.memory", "resident memory with them", "MB")
 
 ALL = (
-    APPEND_1_LATENCY,
-    APPEND_1_RATE,
-    APPEND_64_RATE,
-    APPEND_500_RATE,
-    CREATE_RATE,
-    SMALL_READ_RATE,
+    *APPEND_1.all,
+    *APPEND_64.all,
+    *APPEND_500.all,
+    *CREATE.all,
+    *SMALL_READ.all,
     CATCH_UP_RATE,
-    SSE_100_P50,
-    SSE_100_P99,
-    SSE_1000_P50,
-    SSE_1000_P99,
+    *SSE_100.all,
+    *SSE_1000.all,
     IDLE_COUNT,
     IDLE_START,
     IDLE_MEMORY,

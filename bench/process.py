@@ -30,8 +30,48 @@ def free_port() -> int:
 
 def process_cpu_s(pid: int) -> float:
     """The processor time that a process has used, with all its threads. Linux only."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    user, system, *_ = _clock_ticks(_fields(pid))
+    return (user + system) / os.sysconf("SC_CLK_TCK")
+
+
+def session_cpu_s(session: int) -> float | None:
+    """The processor time (user and system) that the processes of a session have used, with all
+    their threads and with the children that have ended; `None` where the system has no /proc.
+    """
+    ticks = 0
+    pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    for pid in pids:
+        # Others may end meanwhile.
+        with suppress(OSError):
+            fields = _fields(pid)
+            if int(fields[3]) == session:
+                ticks += sum(_clock_ticks(fields))
+    return ticks / os.sysconf("SC_CLK_TCK") if pids else None
+
+
+def _fields(pid: int) -> list[str]:
+    """What /proc/PID/stat says after the program's name: the state first."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+
+
+def _clock_ticks(fields: Sequence[str]) -> list[int]:
+    """User and system time, and the same of the children that have ended."""
+    return [int(ticks) for ticks in fields[11:15]]
+
+
+class Spent:
+    """The processor time that a server spends from now on."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._server = server
+        self._before_s = server.all_cpu_s()
+
+    def us_each(self, count: int) -> float | None:
+        """So far, by `count`, in µs; `None` where the system has no /proc."""
+        now_s = self._server.all_cpu_s()
+        if now_s is None or self._before_s is None or not count:
+            return None
+        return (now_s - self._before_s) / count * 1e6
 
 
 class ServerProcess:
@@ -91,8 +131,13 @@ class ServerProcess:
         return None
 
     def cpu_s(self) -> float:
-        """The processor time that it has used."""
+        """The processor time that it has used, without that of its children. Linux only."""
         return process_cpu_s(self._process.pid)
+
+    def all_cpu_s(self) -> float | None:
+        """The processor time that it and its children have used; `None` without a /proc."""
+        # It leads a session of its own.
+        return session_cpu_s(self._process.pid)
 
     def stop(self) -> None:
         """Ask it to end, and end it by force if it does not."""

@@ -76,4 +76,7 @@ def _try(plan: Plan, measurement: Measurement, server: Server, results: Results)
 
 
 def _brief(values: Values) -> str:
-    return ", ".join(f"{value:,.3f} {figure.unit}" for figure, value in values.items())
+    return ", ".join(
+        f"{figure.key.partition('.')[2]} {value:,.3f} {figure.unit}"
+        for figure, value in values.items()
+    )

@@ -137,8 +137,8 @@ class RustServer(Binary):
     name = "rust"
     stream_root = "/"
     acknowledged = (
-        "durable: the append is in the stream's file and the file is synced (fdatasync); appends "
-        "that waited for one sync share it"
+        "durable: the append is in a write-ahead log, of which there is one for each core, and the "
+        "log is synced (fdatasync); appends that waited for one sync share it"
     )
 
     def command(self, port: int, data_dir: Path) -> Sequence[str]:

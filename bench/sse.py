@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 from bench.client import Client, render
 from bench.errors import RunFailed
+from bench.process import ServerProcess, Spent
 
 _CONTENT_TYPE = "text/plain"
 _HOST = "127.0.0.1"
@@ -124,23 +125,31 @@ class Subscribers:
         self._answered_at = time.monotonic()
 
 
-def fan_out(port: int, target: str, *, subscribers: int, duration_s: float) -> list[float]:
-    """Publish for `duration_s` to so many subscribers; all latencies of all messages, in ms."""
-    with Client(port) as client:
+def fan_out(
+    server: ServerProcess, target: str, *, subscribers: int, duration_s: float
+) -> tuple[list[float], float | None]:
+    """Publish for `duration_s` to so many subscribers.
+
+    Returns all latencies of all messages, in ms, and the server's processor time by their number,
+    in µs, where the system tells.
+    """
+    with Client(server.port) as client:
         client.expect("PUT", target, 201, content_type=_CONTENT_TYPE)
     with ExitStack() as stack:
         readers = []
         for _ in range(subscribers):
-            reader = Subscriber(port, target)
+            reader = Subscriber(server.port, target)
             stack.callback(reader.socket.close)
             readers.append(reader)
         for reader in readers:
             reader.await_ready()
-        fan_out = Subscribers(port, target, readers)
+        fan_out = Subscribers(server.port, target, readers)
         stack.callback(fan_out.close)
         _publish_for(fan_out, _WARM_UP_S)
+        spent = Spent(server)
         # Servers end an SSE connection after a minute or so, as the protocol advises.
-        return _publish_for(fan_out, min(duration_s, _MAX_DURATION_S))
+        latencies = _publish_for(fan_out, min(duration_s, _MAX_DURATION_S))
+        return latencies, spent.us_each(len(latencies))
 
 
 def _publish_for(subscribers: Subscribers, duration_s: float) -> list[float]:

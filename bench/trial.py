@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.figures import Figure
 from bench.machine import Cores
 from bench.process import ServerProcess, free_port
-from bench.results import Results
+from bench.results import Results, Values
 from bench.servers import Server
 
 
@@ -30,6 +31,13 @@ class Trial:
     def target(self, name: str) -> str:
         """The path of a stream."""
         return f"{self.server.stream_root}{name}"
+
+    def processor_time(self, figure: Figure, used_us: float | None) -> Values:
+        """The value of a figure of processor time, or none with a remark that says why."""
+        if used_us is None:
+            self.results.remark("this system has no /proc, so that processor times are not known")
+            return {}
+        return {figure: used_us}
 
     @contextmanager
     def launched(self) -> Iterator[ServerProcess]:

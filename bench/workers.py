@@ -33,7 +33,7 @@ class Load(NamedTuple):
 
     name: str
     target: str
-    script: str | None = None
+    script: str = wrk.GET
     arguments: tuple[object, ...] = ()
     bar: str = "–"
 

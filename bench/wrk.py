@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,17 +14,18 @@ from bench.errors import RunFailed, ToolMissing
 from bench.machine import pinned
 
 _LUA = Path(__file__).with_name("lua")
+GET = "tails.lua"
+"""The script of a load that only gets its URL."""
 _GRACE_S = 30.0
 _ANSWER_TIMEOUT_S = 10
 
 _REQUESTS = re.compile(r"^\s*(\d+) requests in ([\d.]+)(us|ms|s|m|h),", re.MULTILINE)
 _RATE = re.compile(r"^Requests/sec:\s*([\d.]+)\s*$", re.MULTILINE)
-_PERCENTILE = re.compile(r"^\s*([\d.]+)%\s+([\d.]+)(us|ms|s|m|h)\s*$", re.MULTILINE)
+_PERCENTILE = re.compile(r"^latency ([\d.]+)% (\d+) us$", re.MULTILINE)
 _BAD_STATUS = re.compile(r"^\s*Non-2xx or 3xx responses:\s*(\d+)\s*$", re.MULTILINE)
 _SOCKET_ERRORS = re.compile(
     r"^\s*Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)\s*$", re.MULTILINE
 )
-_MS = {"us": 0.001, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6}
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class WrkResult:
     requests: int
     rate_per_s: float
     latency_ms: dict[float, float]
-    """Latency by percentile, as far as wrk printed it."""
+    """Latency by percentile: 50, 90, 99 and 99.9. wrk corrects it for requests that it would have
+    sent while it waited for a slow answer (coordinated omission)."""
     bad_statuses: int
     """Answers of 400 or more."""
     socket_errors: dict[str, int]
@@ -49,21 +52,21 @@ class WrkResult:
 
 
 def parse(output: str) -> WrkResult:
-    """Read what `wrk --latency` prints. Raises `RunFailed` when the summary is not there."""
+    """Read what wrk and `tails.lua` print. Raises `RunFailed` when any of it is not there."""
     requests = _REQUESTS.search(output)
     rate = _RATE.search(output)
     if requests is None or rate is None:
         raise RunFailed(f"wrk printed no summary: {output.strip()[-300:] or '(nothing)'}")
+    latency_ms = {float(at): int(us) / 1e3 for at, us in _PERCENTILE.findall(output)}
+    if not latency_ms:
+        raise RunFailed(f"wrk printed no latencies: {output.strip()[-300:]}")
     bad = _BAD_STATUS.search(output)
     errors = _SOCKET_ERRORS.search(output)
     kinds = ("connect", "read", "write", "timeout")
     return WrkResult(
         requests=int(requests[1]),
         rate_per_s=float(rate[1]),
-        latency_ms={
-            float(percent): float(value) * _MS[unit]
-            for percent, value, unit in _PERCENTILE.findall(output)
-        },
+        latency_ms=latency_ms,
         bad_statuses=int(bad[1]) if bad else 0,
         socket_errors={kind: int(errors[i + 1]) if errors else 0 for i, kind in enumerate(kinds)},
     )
@@ -90,21 +93,24 @@ def load(
     connections: int,
     duration_s: float,
     core: int | None,
-    script: str | None = None,
+    script: str = GET,
     arguments: Sequence[object] = (),
 ) -> WrkResult:
     """Run wrk with one thread. Raises `RunFailed` if any request failed."""
     command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(duration_s))}s"]
-    command += ["--latency", "--timeout", f"{_ANSWER_TIMEOUT_S}s"]
-    if script is not None:
-        command += ["-s", str(_LUA / script)]
-    command.append(url)
+    command += ["--timeout", f"{_ANSWER_TIMEOUT_S}s", "-s", str(_LUA / script), url]
     if arguments:
         command += ["--", *map(str, arguments)]
     with pinned(core):
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=duration_s + _GRACE_S, check=False
+                command,
+                # So that a script finds those that it requires.
+                env={**os.environ, "LUA_PATH": f"{_LUA}/?.lua;;"},
+                capture_output=True,
+                text=True,
+                timeout=duration_s + _GRACE_S,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             raise RunFailed("wrk did not end in time") from None

@@ -1,5 +1,7 @@
 -- Appends to the one stream that the URL names. Arguments: the size of each append in bytes, and a
 -- token, if the server requires one.
+require("tails")
+
 function init(args)
   wrk.method = "POST"
   wrk.headers["Content-Type"] = "application/octet-stream"

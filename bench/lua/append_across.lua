@@ -1,5 +1,7 @@
 -- Appends in a scattered order to the existing streams <prefix>1 … <prefix>N.
 -- Arguments: the path prefix, N, the size of each append in bytes.
+require("tails")
+
 function init(args)
   local prefix, streams = args[1], tonumber(args[2])
   local body = string.rep("b", tonumber(args[3]))

@@ -101,11 +101,11 @@ def test_a_failing_trial_loses_only_its_own_figures(tmp_path: Path) -> None:
         assert list(trial.data_dir.iterdir()) == []
         if trial.server.name == "node-memory":
             raise RunFailed("no answer")
-        return {figures.CREATE_RATE: 5.0}
+        return {figures.CREATE.rate: 5.0}
 
     said: list[str] = []
     plan = Plan(
-        measurements=[Measurement("create", (figures.CREATE_RATE,), measure)],
+        measurements=[Measurement("create", (figures.CREATE.rate,), measure)],
         servers=SERVERS,
         rounds=2,
         duration_s=1.0,
