@@ -20,8 +20,22 @@ from bench.machine import Cores, allow_many_files, cpu_model, disk_note
 from bench.runner import Plan, run
 
 _DATA_DIR = Path(__file__).parents[1] / "build" / "bench"
-_FULL = {"rounds": 3, "duration_s": 5.0, "idle_streams": 100_000}
-_QUICK = {"rounds": 1, "duration_s": 2.0, "idle_streams": 2_000}
+_FULL = {
+    "rounds": 3,
+    "duration_s": 5.0,
+    "idle_streams": 100_000,
+    "live_streams": 100_000,
+    "readers": 5_000,
+}
+_QUICK = {
+    "rounds": 1,
+    "duration_s": 2.0,
+    "idle_streams": 2_000,
+    "live_streams": 2_000,
+    "readers": 100,
+}
+# What a process holds open besides a connection of each reader: clients, wrk's connections, files.
+_OTHER_FILES = 500
 _Named = TypeVar("_Named", measurements.Measurement, servers.Server)
 
 
@@ -51,6 +65,16 @@ def pick(option: str, known: Sequence[_Named], wanted: Sequence[str]) -> list[_N
     "--idle-streams",
     type=click.IntRange(1),
     help="How many idle streams to start with. [default: 100000; quick: 2000]",
+)
+@click.option(
+    "--live-streams",
+    type=click.IntRange(1),
+    help="How many streams a loaded node has. [default: 100000; quick: 2000]",
+)
+@click.option(
+    "--readers",
+    type=click.IntRange(1),
+    help="How many SSE readers wait on a loaded node. [default: 5000; quick: 100]",
 )
 @click.option(
     "--only",
@@ -85,6 +109,8 @@ def main(
     rounds: int | None,
     duration_s: float | None,
     idle_streams: int | None,
+    live_streams: int | None,
+    readers: int | None,
     only: tuple[str, ...],
     server_names: tuple[str, ...],
     quick: bool,
@@ -100,6 +126,8 @@ def main(
         rounds=rounds or int(defaults["rounds"]),
         duration_s=duration_s or defaults["duration_s"],
         idle_streams=idle_streams or int(defaults["idle_streams"]),
+        live_streams=live_streams or int(defaults["live_streams"]),
+        readers=readers or int(defaults["readers"]),
         data_dir=data_dir,
         cores=Cores.choose(),
     )
@@ -112,7 +140,8 @@ def _measure(plan: Plan, json_file: Path | None, markdown_file: Path | None) -> 
     wrk.require()
     for server in plan.servers:
         server.set_up()
-    allow_many_files()
+    has_readers = any(each.has_readers for each in plan.measurements)
+    allow_many_files(plan.readers + _OTHER_FILES if has_readers else 0)
     setting = _setting(plan)
     results = run(plan, lambda line: click.echo(line, err=True))
     text = report.markdown(results, setting)

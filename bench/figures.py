@@ -82,6 +82,10 @@ SSE_1000 = FanOutFigures.of("sse-1000", "SSE to 1000 subscribers")
 IDLE_COUNT = Figure("idle-streams.count", "idle streams created", "streams", comparable=False)
 IDLE_START = _costs("idle-streams.start", "start with them, to the first 200", "s")
 IDLE_MEMORY = _costs("idle-streams.memory", "resident memory with them", "MB")
+APPEND_1_LOADED = LoadFigures.of("append-1-loaded", "loaded node: append 100 B, 1 connection")
+APPEND_64_LOADED = LoadFigures.of(
+    "append-64-loaded", "loaded node: append 100 B, one stream, 64 connections"
+)
 
 ALL = (
     *APPEND_1.all,
@@ -95,6 +99,8 @@ ALL = (
     IDLE_COUNT,
     IDLE_START,
     IDLE_MEMORY,
+    *APPEND_1_LOADED.all,
+    *APPEND_64_LOADED.all,
 )
 """In the order of the table's rows."""
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.errors import BenchError
+
 _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 
 
@@ -50,9 +52,17 @@ def pinned(core: int | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def allow_many_files() -> None:
-    """Raise the soft limit of open files to the hard one; servers started later inherit it."""
+def allow_many_files(needed: int = 0) -> None:
+    """Raise the soft limit of open files to the hard one; servers started later inherit it.
+
+    Raises `BenchError` if that is less than one process will need.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise BenchError(
+            f"one process will need {needed:,} open files, and may have {hard:,}: raise the limit "
+            "(as root: ulimit -Hn), or take fewer --readers"
+        )
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

@@ -13,6 +13,7 @@ from bench.errors import RunFailed
 from bench.figures import FanOutFigures, Figure, LoadFigures, percentile
 from bench.idle import idle_streams
 from bench.load import Load, append_to_one
+from bench.loaded import append_loaded
 from bench.machine import pinned
 from bench.results import Values
 from bench.trial import Trial
@@ -30,6 +31,8 @@ class Measurement:
     name: str
     figures: tuple[Figure, ...]
     run: Callable[[Trial], Values]
+    has_readers: bool = False
+    """Whether it holds the connections of `Trial.readers` at once."""
 
 
 def _append(figures: LoadFigures, connections: int, trial: Trial) -> Values:
@@ -127,6 +130,18 @@ ALL = (
         "idle-streams",
         (figures.IDLE_COUNT, figures.IDLE_START, figures.IDLE_MEMORY),
         idle_streams,
+    ),
+    Measurement(
+        "append-1-loaded",
+        figures.APPEND_1_LOADED.all,
+        partial(append_loaded, figures.APPEND_1_LOADED, 1),
+        has_readers=True,
+    ),
+    Measurement(
+        "append-64-loaded",
+        figures.APPEND_64_LOADED.all,
+        partial(append_loaded, figures.APPEND_64_LOADED, 64),
+        has_readers=True,
     ),
 )
 """In the order in which they run."""

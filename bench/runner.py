@@ -25,6 +25,8 @@ class Plan:
     rounds: int
     duration_s: float
     idle_streams: int
+    live_streams: int
+    readers: int
     data_dir: Path
     """Below it each trial gets a directory, which is removed after it."""
     cores: Cores
@@ -70,6 +72,8 @@ def _try(plan: Plan, measurement: Measurement, server: Server, results: Results)
                 data_dir=Path(own),
                 duration_s=plan.duration_s,
                 idle_streams=plan.idle_streams,
+                live_streams=plan.live_streams,
+                readers=plan.readers,
                 results=results,
             )
         )

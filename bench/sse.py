@@ -21,6 +21,7 @@ _WRITER_IDLE_S = 2.0
 _TIMEOUT_S = 30.0
 _MAX_DURATION_S = 40.0
 _READY = b"event: control"
+_LAST_CHUNK = b"0\r\n\r\n"
 _RECEIVE_BYTES = 65536
 
 
@@ -50,6 +51,18 @@ class Subscriber:
         """Take what has arrived and forget it."""
         self._take()
         self._tail = b""
+
+    def has_ended(self) -> bool:
+        """Whether the server has ended the response or closed the connection, after what came."""
+        last = b""
+        try:
+            while data := self.socket.recv(_RECEIVE_BYTES):
+                last = data
+        except BlockingIOError:
+            return last.endswith(_LAST_CHUNK)
+        except OSError:
+            pass
+        return True
 
     def _take(self) -> bytes:
         data = self.socket.recv(_RECEIVE_BYTES)

@@ -25,6 +25,10 @@ class Trial:
     duration_s: float
     """How long to load the server."""
     idle_streams: int
+    live_streams: int
+    """How many streams a loaded node has, each appended to once."""
+    readers: int
+    """How many SSE connections to them a loaded node has."""
     results: Results
     """For remarks; values are returned."""
 

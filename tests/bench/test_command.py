@@ -39,14 +39,16 @@ def test_the_default_is_everything_in_three_rounds(plans: list[Plan]) -> None:
     assert invoke().startswith("0")
     (plan,) = plans
     assert (plan.rounds, plan.duration_s, plan.idle_streams) == (3, 5.0, 100_000)
+    assert (plan.live_streams, plan.readers) == (100_000, 5_000)
     assert [each.name for each in plan.measurements] == [each.name for each in measurements.ALL]
     assert [each.name for each in plan.servers] == ["streamd", "node-memory", "node-file"]
 
 
 def test_given_values_override_quick(plans: list[Plan]) -> None:
-    assert invoke("--quick", "--rounds", "2").startswith("0")
+    assert invoke("--quick", "--rounds", "2", "--readers", "7").startswith("0")
     (plan,) = plans
     assert (plan.rounds, plan.duration_s, plan.idle_streams) == (2, 2.0, 2_000)
+    assert (plan.live_streams, plan.readers) == (2_000, 7)
 
 
 def test_only_and_servers_select_measurements(plans: list[Plan]) -> None:
@@ -90,6 +92,17 @@ def test_a_missing_tool_is_reported_without_a_traceback(monkeypatch: pytest.Monk
         assert (result.exit_code, result.output) == (1, "Error: the benchmark needs wrk\n")
 
 
+def test_more_readers_than_files_can_be_open_are_refused_before_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bench.__main__.signal.signal", lambda *_: None)
+    monkeypatch.setattr("bench.wrk.require", lambda: None)
+    arguments = ("--readers", str(1 << 40), "--servers", "streamd")
+    shown = invoke(*arguments)
+    assert shown.startswith("1 Error: one process will need 1,099,511,628,276 open files, and may")
+    assert "fewer --readers" in shown
+
+
 def test_the_servers_take_turns_going_first() -> None:
     first = [turns(SERVERS, round_index)[0].name for round_index in range(4)]
     assert first == ["streamd", "node-memory", "node-file", "streamd"]
@@ -110,6 +123,8 @@ def test_a_failing_trial_loses_only_its_own_figures(tmp_path: Path) -> None:
         rounds=2,
         duration_s=1.0,
         idle_streams=1,
+        live_streams=1,
+        readers=1,
         data_dir=tmp_path / "data",
         cores=Cores(None, None),
     )

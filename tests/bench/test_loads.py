@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import select
 import shutil
+import socket
 import sys
 from pathlib import Path
 
 from bench import figures
-from bench.load import append_to_one
+from bench.loaded import append_loaded
 from bench.machine import Cores
 from bench.process import ServerProcess
 from bench.results import Results
 from bench.servers import Streamd
+from bench.sse import Subscriber
 from bench.trial import Trial
 from tests.jepsen_like.cluster_processes import wait_until
 from tests.support.tools import WRK, needs
@@ -34,16 +37,17 @@ def trial(directory: Path) -> Trial:
         data_dir=directory,
         duration_s=1.0,
         idle_streams=1,
+        live_streams=20,
+        readers=5,
         results=Results(),
     )
 
 
 @needs(WRK, shutil.which("wrk") is not None)
-def test_appends_have_a_rate_tails_and_processor_time(tmp_path: Path) -> None:
+def test_appends_on_a_loaded_node_have_a_rate_tails_and_processor_time(tmp_path: Path) -> None:
     given = trial(tmp_path)
-    expected = figures.APPEND_64
-    with given.running() as server:
-        values = append_to_one(given, server, expected, connections=4)
+    expected = figures.APPEND_64_LOADED
+    values = append_loaded(expected, 4, given)
     assert set(values) == set(expected.all)
     assert 0 < values[expected.p50] <= values[expected.p99] <= values[expected.p99_9]
     assert values[expected.rate] > 0
@@ -73,3 +77,19 @@ def test_without_proc_the_report_says_that_processor_times_are_not_known(tmp_pat
     assert given.results.remarks == [
         "this system has no /proc, so that processor times are not known"
     ]
+
+
+def test_a_reader_whose_response_ended_is_noticed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        reader = Subscriber(listener.getsockname()[1], "/s")
+        server, _ = listener.accept()
+        with reader.socket, server:
+            server.sendall(b"event: control\n\n")
+            reader.await_ready()
+            assert not reader.has_ended()
+            server.sendall(b": heartbeat\n\n0\r\n\r\n")
+            select.select([reader.socket], [], [], 10)
+            assert reader.has_ended()
+            server.shutdown(socket.SHUT_RDWR)
+            select.select([reader.socket], [], [], 10)
+            assert reader.has_ended()
