@@ -19,6 +19,8 @@ _CONTENT_TYPE = "text/plain"
 _BODY = b"l" * 100
 # Servers end an SSE response after a minute or so: the first reader must outlast the load.
 _MAX_DURATION_S = 30.0
+# How many readers connect before any waits for its answer.
+_AT_ONCE = 64
 
 
 def append_loaded(figures: LoadFigures, connections: int, trial: Trial) -> Values:
@@ -51,12 +53,16 @@ def _waiting(trial: Trial, server: ServerProcess, prefix: str, streams: int) -> 
     Raises `RunFailed` if the server ends any before the block's end.
     """
     with ExitStack() as stack:
-        readers = []
-        for number in range(trial.readers):
-            reader = Subscriber(server.port, f"{prefix}{number * streams // trial.readers}")
-            stack.callback(reader.socket.close)
-            reader.await_ready()
-            readers.append(reader)
+        readers: list[Subscriber] = []
+        for first in range(0, trial.readers, _AT_ONCE):
+            batch = []
+            for number in range(first, min(first + _AT_ONCE, trial.readers)):
+                reader = Subscriber(server.port, f"{prefix}{number * streams // trial.readers}")
+                stack.callback(reader.socket.close)
+                batch.append(reader)
+            for reader in batch:
+                reader.await_ready()
+            readers += batch
         yield
         if ended := sum(reader.has_ended() for reader in readers):
             raise RunFailed(f"the server ended {ended:,} of {len(readers):,} readers too early")

@@ -53,10 +53,12 @@ def _each(
         clients = [stack.enter_context(Client(server.port)) for _ in range(_CONNECTIONS)]
         while done < count and time.monotonic() < deadline:
             wave = clients[: count - done]
-            for i, client in enumerate(wave):
-                client.send(method, f"{prefix}{done + i}", content_type=content_type, body=body)
+            for number, client in enumerate(wave, start=done):
+                client.send(method, f"{prefix}{number}", content_type=content_type, body=body)
             for client in wave:
                 if (status := client.receive().status) not in (200, 201, 204):
-                    raise RunFailed(f"one {method} of many was answered with {status}")
-            done += len(wave)
+                    raise RunFailed(
+                        f"a {method} was answered with {status} after {done:,} of {count:,}"
+                    )
+                done += 1
     return done
