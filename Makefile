@@ -130,7 +130,7 @@ fix: $(TEST_READY) ## Generate the blocking client, and repair what can be repai
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(TEST_READY) $(SPARK_READY) ## Measure against the Node reference server (needs wrk)
+bench: $(TEST_READY) $(SPARK_READY) ## Measure beside other servers (needs wrk)
 	$(BIN)/python -m bench $(ARGS)
 
 bench-cluster: $(TEST_READY) ## Compare three nodes with one, and measure the cost of failures (needs wrk)
