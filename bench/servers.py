@@ -149,7 +149,11 @@ class CaddyServer(Binary):
     """The protocol authors' server in Go, a plugin of Caddy, file-backed."""
 
     name = "caddy"
-    acknowledged = "what the file-backed store of its plugin promises: see its documentation"
+    acknowledged = (
+        "durable: the append is in the stream's file and the file is synced (fsync); then its "
+        "metadata is committed to bbolt, which syncs as well; one append of all streams after the "
+        "other"
+    )
 
     def command(self, port: int, data_dir: Path) -> Sequence[str]:
         site = data_dir.parent / f"{data_dir.name}.caddyfile"
