@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from streamd.config.settings import ColdConfig
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.codec import time_of_batch
 from streamd.tiering.async_store import AsyncObjectStore
+from tests.support import prefork
 from tests.support.archived import Said, cold_in, state_after
 from tests.support.flaky_store import FlakyStore
 
@@ -54,14 +54,8 @@ class Ran(NamedTuple):
 
 async def streamd(*arguments: str) -> Ran:
     """The command, as an operator runs it."""
-    found = await trio.run_process(
-        [sys.executable, "-m", "streamd", *arguments],
-        capture_stdout=True,
-        capture_stderr=True,
-        check=False,
-    )
-    told = found.stdout.decode()
-    return Ran(found.returncode, told, told + found.stderr.decode())
+    found = await trio.to_thread.run_sync(prefork.run_text, *arguments)
+    return Ran(found.returncode, found.stdout, found.stdout + found.stderr)
 
 
 def files_in(place: Path) -> dict[str, bytes]:

@@ -20,6 +20,7 @@ from streamd.backup.saving import IDLE_S, BackupInProgress, NoSuchBackup
 from streamd.group.stores import Stores
 from tests.backup.history import damage
 from tests.http.authorized import authorized
+from tests.support import prefork
 from tests.support.nodes import append_to, create, running_node
 from tests.support.server_process import ServerProcess
 
@@ -28,8 +29,7 @@ _WIDTH = 10_000
 
 
 def streamd(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "streamd", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return prefork.run_text(*map(str, arguments))
 
 
 def pieces_in(saved: Path) -> list[Path]:

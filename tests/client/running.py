@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support import tether
+from tests.support import prefork, tether
 
 _TIMEOUT_S = 60
 _MEASURE = """
@@ -29,13 +29,7 @@ class Shell:
 
     def run(self, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         """Run to the end, however it ends."""
-        return subprocess.run(
-            [sys.executable, "-m", "streamd", *arguments],
-            input=given,
-            env=self.environment,
-            capture_output=True,
-            timeout=_TIMEOUT_S,
-        )
+        return prefork.run(arguments, environment=self.environment, given=given)
 
     def __call__(self, *arguments: str, given: bytes = b"") -> bytes:
         """Run a command that must succeed with nothing on standard error. Returns its output."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.http.authorized import ROOT, authorized
+from tests.support import prefork
 from tests.support.server_process import ServerProcess
 
 REQUIRED = {"STREAMD_AUTH_MODE": "required"}
@@ -21,14 +22,7 @@ def streamd(
     environment = {"STREAMD_URL": url} if url else {}
     if token is not None:
         environment["STREAMD_TOKEN"] = token
-    ran = subprocess.run(
-        [sys.executable, "-m", "streamd", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ran = prefork.run_text(*arguments, environment=environment)
     assert ran.returncode == status, ran.stderr
     return ran
 

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,6 +15,7 @@ import pytest
 
 from streamd import __version__
 from tests.jepsen_like.cluster_processes import ClusterProcesses, NodeProcess, status_of, wait_until
+from tests.support import prefork
 
 TEXT = {"Content-Type": "text/plain"}
 _REDIRECTS = 3
@@ -58,8 +58,7 @@ def lead(cluster: ClusterProcesses, node_id: int) -> NodeProcess:
 
 def streamd(node: NodeProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     """``streamd cluster`` against a node."""
-    command = [sys.executable, "-m", "streamd", "cluster", "--url", node.url, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return prefork.run_text("cluster", "--url", node.url, *arguments)
 
 
 # -- the command line -------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from tests.jepsen_like.cluster_processes import (
     status_of,
     wait_until,
 )
+from tests.support import prefork
 
 TEXT = {"Content-Type": "text/plain"}
 STREAM = "/v1/stream/refusals/a"
@@ -122,13 +122,8 @@ def test_a_recovered_survivor_serves_alone_and_gets_new_members(
 
 
 def _recover(node: NodeProcess, *flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "streamd", "recover", "--offline", *flags],
-        env={**os.environ, **node.environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    environment = {**os.environ, **node.environment}
+    return prefork.run_text("recover", "--offline", *flags, environment=environment)
 
 
 def test_a_running_node_is_not_recovered(alone: tuple[ClusterProcesses, NodeProcess]) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,6 +25,7 @@ from streamd.streams.commands import CreateToken, Result, RevokeToken, RotateTok
 from tests.http.authorized import authorized
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 from tests.http.test_signed_urls import value
+from tests.support import prefork
 from tests.support.server_process import ServerProcess
 
 ROOT = tokens.mint(1, b"root" * 5)
@@ -318,7 +318,9 @@ def test_a_signed_write_is_forwarded_where_others_are_redirected(tmp_path: Path)
         assert place.ask("GET", PATH, url=place.urls[0]).content.count(b"x") == len(place.urls) + 1
 
 
-@pytest.mark.parametrize("place", ["HTTP/1.1", "HTTP/2", "workers"])
+@pytest.mark.parametrize(
+    "place", ["HTTP/1.1", "HTTP/2", pytest.param("workers", marks=pytest.mark.long)]
+)
 def test_a_signed_url_is_in_no_log_metric_error_or_file(tmp_path: Path, place: str) -> None:
     environment = {
         "STREAMD_AUTH_MODE": "required",
@@ -410,10 +412,7 @@ def streamd_sign(*arguments: str, token: str | None) -> subprocess.CompletedProc
     environment = {k: v for k, v in os.environ.items() if not k.startswith("STREAMD_")}
     if token is not None:
         environment["STREAMD_TOKEN"] = token
-    return subprocess.run(
-        [sys.executable, "-m", "streamd", "sign", *arguments],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return prefork.run_text("sign", *arguments, environment=environment)
 
 
 def test_the_command_signs_without_a_server(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from tests.backup.test_archive import archived
 from tests.http.serving import Serving, serving
 from tests.objectstore.test_bit_rot import flip
 from tests.objectstore.test_serving import in_minio, until_cold, write
+from tests.support import prefork
 from tests.support.minio import MinioServer
 
 
@@ -25,9 +25,9 @@ class Ran(NamedTuple):
 
 
 async def scrub(server: Serving, *arguments: str) -> Ran:
-    command = [sys.executable, "-m", "streamd", "cold", "--url", server.url, "scrub", *arguments]
-    done = await trio.run_process(command, capture_stdout=True, check=False)
-    return Ran(done.returncode, done.stdout.decode())
+    command = ("cold", "--url", server.url, "scrub", *arguments)
+    done = await trio.to_thread.run_sync(prefork.run_text, *command)
+    return Ran(done.returncode, done.stdout)
 
 
 @pytest.fixture(autouse=True)

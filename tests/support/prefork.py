@@ -1,10 +1,10 @@
-"""Servers forked from a process that has already imported what a server imports.
+"""Servers and other commands, forked from a process that has already imported what they import.
 
-The imports take three quarters of a second of a processor, several times as long as the rest of a
-start, and the tests start hundreds of servers. So each process of the tests has one parent of
-servers, which imports once and then forks. A forked server differs from ``python -m streamd serve``
-in the command line that `ps` shows, and in that it ends without tearing down the interpreter.
-Servers under a wrapper, such as strace, and workers are started as usual.
+The imports take a third to three quarters of a second of a processor, several times as long as the
+rest of a start, and the tests start hundreds of servers and run as many commands. So each process
+of the tests has one parent of them, which imports once and then forks. A forked server differs from
+``python -m streamd serve`` in the command line that `ps` shows, and in that it ends without tearing
+down the interpreter. Servers under a wrapper, such as strace, and workers are started as usual.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ import os
 import runpy
 import select
 import selectors
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from typing import IO, Any, NoReturn
 
 from tests.support import tether
@@ -44,15 +48,69 @@ def start(
     if wrapper or any(name.startswith(_AT_START) for name in environment):
         command = [*wrapper, sys.executable, "-m", "streamd", *arguments]
         return tether.start(command, env=everything, stdout=output, stderr=output)
-    return Forked(arguments, everything, output)
+    with open(os.devnull, "rb") as nothing:
+        return Forked(arguments, everything, (nothing, output, output))
+
+
+def run(
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    given: bytes = b"",
+    timeout_s: float = 60.0,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command of ``streamd`` to its end, however it ends, with `given` on standard input.
+
+    `environment` is all that it gets; without one, it gets this process's. Raises
+    `subprocess.TimeoutExpired`.
+    """
+    environment = os.environ if environment is None else environment
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        read, write = os.pipe()
+        with os.fdopen(read, "rb") as source:
+            forked = Forked(arguments, environment, (source, output, errors))
+        feeder = threading.Thread(target=_feed, args=(write, given))
+        feeder.start()
+        try:
+            status = forked.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(forked.pid, signal.SIGKILL)
+            raise
+        finally:
+            feeder.join()
+        said = [os.pread(file.fileno(), _size(file), 0) for file in (output, errors)]
+    return subprocess.CompletedProcess(["streamd", *arguments], status, *said)
+
+
+def run_text(
+    *arguments: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`run`, with what the command prints as text."""
+    ran = run(arguments, environment=environment)
+    output, errors = ran.stdout.decode(), ran.stderr.decode()
+    return subprocess.CompletedProcess(ran.args, ran.returncode, output, errors)
+
+
+def _feed(pipe: int, given: bytes) -> None:
+    """Write as much as the other end takes, and close the pipe."""
+    with suppress(BrokenPipeError), os.fdopen(pipe, "wb") as target:
+        target.write(given)
+
+
+def _size(file: IO[bytes]) -> int:
+    return os.fstat(file.fileno()).st_size
 
 
 class Forked:
-    """A forked server, with what `subprocess.Popen` has of a process."""
+    """A forked server or command, with what `subprocess.Popen` has of a process."""
 
     def __init__(
-        self, arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes]
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        streams: tuple[IO[bytes], IO[bytes], IO[bytes]],
     ) -> None:
+        """`streams` are its standard input, output and errors."""
         request = {
             "arguments": list(arguments),
             "environment": dict(environment),
@@ -61,7 +119,7 @@ class Forked:
         read, write = os.pipe()
         self._told = os.fdopen(read, "rb", buffering=0)
         try:
-            descriptors = [output.fileno(), write]
+            descriptors = [write, *(stream.fileno() for stream in streams)]
             socket.send_fds(_parent(os.getpid()), [json.dumps(request).encode()], descriptors)
         finally:
             os.close(write)
@@ -101,7 +159,7 @@ def _parent(_: int) -> socket.socket:
 
 
 def _fork_for(requests: socket.socket) -> None:
-    """Fork a server for each request, until nobody can ask any more.
+    """Fork a process for each request, until nobody can ask any more.
 
     The pipe that comes with a request gets a line with the process's id, then one with its status.
     """
@@ -110,13 +168,15 @@ def _fork_for(requests: socket.socket) -> None:
         while True:
             for key, _ in selector.select():
                 if key.fileobj is requests:
-                    content, descriptors, _, _ = socket.recv_fds(requests, _MAX_REQUEST_BYTES, 2)
+                    content, descriptors, _, _ = socket.recv_fds(requests, _MAX_REQUEST_BYTES, 4)
                     if not content:
                         return
-                    output, told = descriptors
+                    request, (told, *streams) = json.loads(content), descriptors
+                    _load(request["arguments"])
                     if not (pid := os.fork()):
-                        _become(json.loads(content), output, told)
-                    os.close(output)
+                        _become(request, told, streams)
+                    for stream in streams:
+                        os.close(stream)
                     selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, told))
                 else:
                     selector.unregister(key.fd)
@@ -127,13 +187,25 @@ def _fork_for(requests: socket.socket) -> None:
                         pipe.write(b"%d\n" % os.waitstatus_to_exitcode(status))
 
 
-def _become(request: dict[str, Any], output: int, told: int) -> NoReturn:
+def _load(arguments: list[str]) -> None:
+    """Import what the command needs, unless another has needed it."""
+    import click
+
+    from streamd.commands.cli import main
+
+    command = next(iter(arguments), "serve")
+    main.get_command(click.Context(main), command)
+    if command != "serve":
+        import_module("streamd.client.connecting")  # a client does so when it connects
+
+
+def _become(request: dict[str, Any], told: int, streams: list[int]) -> NoReturn:
     """Run the command that was asked for, in the forked process."""
     status: object = 1
     try:
         os.setsid()
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
         os.write(told, b"%d\n" % os.getpid())
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         os.chdir(request["directory"])
