@@ -253,6 +253,7 @@ def test_an_address_of_another_machine(key: str, tmp_path: Path) -> None:
 
 
 @needs_strace
+@pytest.mark.long
 @pytest.mark.parametrize("key", _KEYS_OF_ADDRESSES)
 def test_a_privileged_port(key: str, tmp_path: Path) -> None:
     # The first address that a node takes is its clients'.

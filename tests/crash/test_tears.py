@@ -31,7 +31,7 @@ SEED = first_seed()
 
 
 @needs_strace
-@pytest.mark.parametrize("kind", ["alone", "peers"])
+@pytest.mark.parametrize("kind", ["alone", pytest.param("peers", marks=pytest.mark.long)])
 def test_power_lost_at_any_page_of_any_write_leaves_a_node_that_starts_and_votes(
     kind: str, tmp_path: Path, summary: Callable[[str], None]
 ) -> None:

@@ -27,6 +27,8 @@ PLANTS = [
     *((anomaly, plant, True) for anomaly, plant in corruptions.CLOSED_STREAM),
 ]
 
+examples = pytest.mark.parametrize("examples", [20, pytest.param(100, marks=pytest.mark.long)])
+
 
 def chooser(tape: list[int]) -> Callable[[int], int]:
     """Take one choice after the other from a tape; zero past its end."""
@@ -38,14 +40,17 @@ def names(report: Report) -> set[Anomaly]:
     return {finding.anomaly for finding in report.findings}
 
 
-@settings(max_examples=300)
-@given(TAPES)
-def test_a_good_history_has_no_findings(tape: list[int]) -> None:
+def assert_good(tape: list[int]) -> None:
     simulation = Simulation(chooser(tape))
     for _ in range(len(tape) // 2):
         simulation.step()
     report = check(simulation.finish())
     assert [str(finding) for finding in report.findings] == []
+
+
+@examples
+def test_a_good_history_has_no_findings(examples: int) -> None:
+    settings(max_examples=3 * examples)(given(TAPES)(assert_good))()
 
 
 def test_good_histories_contain_every_kind_of_operation() -> None:
@@ -69,11 +74,12 @@ def test_the_histories_to_corrupt_are_good(is_closed: bool) -> None:
         assert check(world.history).is_valid
 
 
+@examples
 @pytest.mark.parametrize(("anomaly", "plant", "is_closed"), PLANTS)
 def test_each_corruption_is_found_by_its_name_and_nothing_else_is(
-    anomaly: Anomaly, plant: corruptions.Plant, is_closed: bool
+    anomaly: Anomaly, plant: corruptions.Plant, is_closed: bool, examples: int
 ) -> None:
-    @settings(max_examples=100)
+    @settings(max_examples=examples)
     @given(SEEDS, st.integers(0, 300))
     def spoil(seed: int, steps: int) -> None:
         world = corruptions.good_world(random.Random(seed).randrange, steps, is_closed)
@@ -90,6 +96,7 @@ def test_every_anomaly_has_a_corruption() -> None:
     assert {anomaly for anomaly, _, _ in PLANTS} | of_several_lives == set(Anomaly)
 
 
+@pytest.mark.long
 def test_a_million_operations_of_clients_that_often_time_out_are_checked() -> None:
     simulation = Simulation(random.Random(1).randrange, clients=8)
     while len(simulation.history) < 1_000_000:

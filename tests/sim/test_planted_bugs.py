@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -26,13 +27,29 @@ LIKELY_SEEDS = {
     "forwarded_write_is_answered_before_it_is_committed": 1,
     "node_that_lost_entries_votes_at_once": 2,
     "outcomes_are_forgotten_while_their_package_may_come_again": 5,
+    "torn_write_is_mistaken_for_damage": 8,
     "truncated_log_is_not_compared_with_its_floor": 4,
 }
+# So much time do these take that their tests are long.
+SLOW = (
+    "leaders_read_without_asking_anyone",
+    "outcomes_are_forgotten_while_their_package_may_come_again",
+    "package_takes_effect_each_time_it_arrives",
+    "packages_of_the_leader_itself_have_no_number_in_the_log",
+    "sessions_are_forgotten_at_an_install",
+    "write_of_a_deposed_leader_is_called_refused",
+    "write_of_a_deposed_leader_is_called_unknown",
+)
 # Errors of the test's own code, such as a removed setting. They do not count as findings.
 MISTAKES = (ImportError, NameError, AttributeError, TypeError)
 
 
-@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.plant.__name__)
+def parameter(planted: Planted) -> Any:
+    name = planted.plant.__name__
+    return pytest.param(planted, id=name, marks=[pytest.mark.long] if name in SLOW else [])
+
+
+@pytest.mark.parametrize("planted", [parameter(planted) for planted in PLANTED])
 def test_focused_schedules_find_the_mistake(
     planted: Planted, monkeypatch: pytest.MonkeyPatch, summary: Callable[[str], None]
 ) -> None:

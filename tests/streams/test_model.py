@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import invariant
 
@@ -81,5 +82,11 @@ class MachineAgainstLists(StoreRules):
         assert referred == {s.snapshot.blob_id for s in streams if s.snapshot is not None}
 
 
-MachineAgainstLists.TestCase.settings = settings(max_examples=300, stateful_step_count=50)
+class MachineForLonger(MachineAgainstLists):
+    """The same, with more examples."""
+
+
+MachineAgainstLists.TestCase.settings = settings(max_examples=80, stateful_step_count=50)
 TestMachineAgainstLists = MachineAgainstLists.TestCase
+MachineForLonger.TestCase.settings = settings(max_examples=300, stateful_step_count=50)
+TestMachineForLonger = pytest.mark.long(MachineForLonger.TestCase)

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -191,5 +192,11 @@ class Counting(RuleBasedStateMachine):
             assert bucket.counted <= bucket.streams
 
 
+class CountingForLonger(Counting):
+    """The same, with more examples."""
+
+
 TestCounting = Counting.TestCase
-TestCounting.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestCounting.settings = settings(max_examples=50, stateful_step_count=50, deadline=None)
+TestCountingForLonger = pytest.mark.long(CountingForLonger.TestCase)
+TestCountingForLonger.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
