@@ -177,7 +177,7 @@ def shows_another(port: int, before: bytes | None) -> bool:
     return connection.certificate != before
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_renewed_certificate_is_shown_to_new_connections_and_ends_none(
     tmp_path: Path, workers: int
 ) -> None:

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import anyio.from_thread
+import pytest
 from anyio.from_thread import BlockingPortal
 
 from streamd.client import AsyncClient, Client
 
-KINDS = ("blocking", "asyncio", "trio")
+KINDS = ("blocking", "asyncio", pytest.param("trio", marks=pytest.mark.long))
 
 
 @contextmanager

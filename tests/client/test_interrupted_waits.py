@@ -22,7 +22,7 @@ from tests.client.virtual import AsyncNetwork, Network, Server, connected, conne
 
 T = TypeVar("T")
 
-BACKENDS = ("asyncio", "trio")
+BACKENDS = (pytest.param("asyncio", marks=pytest.mark.long), "trio")
 SEEDS = range(4)
 PATH = "/v1/stream/demo/x"
 NAME = "demo/x"

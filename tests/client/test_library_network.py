@@ -225,21 +225,23 @@ def test_an_interrupted_wait_may_be_repeated(tmp_path: Path) -> None:
                 client.stream("demo/news").delete()
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_follower_that_is_abandoned_gives_its_connection_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connecting, "_MAX_CONNECTIONS", 2)
-    with ServerProcess(tmp_path / "data") as server:
-        for kind in KINDS:
-            with connected(kind, server.url, timeout_s=5) as client:
-                stream = client.stream(f"demo/{kind}")
-                stream.create("application/json", data=b"[1]")
-                for number in range(6):
-                    with stream.follow_json(live="sse") as messages:
-                        assert next(messages) == 1
-                        stream.append_json(number)
-                        assert next(message for message in messages if message == number) == number
-                stream.delete()
+    with (
+        ServerProcess(tmp_path / "data") as server,
+        connected(kind, server.url, timeout_s=5) as client,
+    ):
+        stream = client.stream("demo/news")
+        stream.create("application/json", data=b"[1]")
+        for number in range(6):
+            with stream.follow_json(live="sse") as messages:
+                assert next(messages) == 1
+                stream.append_json(number)
+                assert next(message for message in messages if message == number) == number
+        stream.delete()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -31,7 +31,14 @@ def test_what_was_appended_is_stored_at_the_end_of_the_block(client: Client) -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["demo/{}", "demo/deeper/{}", "{}", "a/{}", "Demo/{}", "admin/{}", "demo/{}..x"]
+    "name",
+    [
+        "demo/{}",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("demo/deeper/{}", "{}", "a/{}", "Demo/{}", "admin/{}", "demo/{}..x")
+        ),
+    ],
 )
 def test_each_append_of_bytes_is_a_record_whatever_the_stream_is_called(
     client: Client, name: str

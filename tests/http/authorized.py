@@ -22,10 +22,10 @@ from tests.support.wire import checked_client
 ROOT = mint(1, b"root" * 5)
 PLACES = (
     "HTTP/1.1",
-    "HTTP/2",
+    pytest.param("HTTP/2", marks=pytest.mark.long),
     pytest.param("workers", marks=pytest.mark.long),
     "cluster",
-    "admin listener",
+    pytest.param("admin listener", marks=pytest.mark.long),
 )
 # Within it every node of an idle cluster knows what another one has acknowledged.
 _DEADLINE_S = 10.0

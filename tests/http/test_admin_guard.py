@@ -27,7 +27,10 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 EVIL = "http://evil.example"
 
 
-@pytest.fixture(scope="module", params=["front-door", "hypercorn", "hypercorn, HTTP/2"])
+@pytest.fixture(
+    scope="module",
+    params=["front-door", pytest.param("hypercorn", marks=pytest.mark.long), "hypercorn, HTTP/2"],
+)
 def client(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[httpx.Client]:

@@ -66,7 +66,13 @@ def admin(**settings: str) -> tuple[str, dict[str, str]]:
 
 @pytest.fixture(
     scope="module",
-    params=["HTTP/1.1", "HTTP/2", "workers", "HTTP/1.1, no tokens", "workers, no tokens"],
+    params=[
+        "HTTP/1.1",
+        pytest.param("HTTP/2", marks=pytest.mark.long),
+        pytest.param("workers", marks=pytest.mark.long),
+        "HTTP/1.1, no tokens",
+        pytest.param("workers, no tokens", marks=pytest.mark.long),
+    ],
 )
 def ports(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -203,7 +209,7 @@ def take_all(port: int, stack: ExitStack) -> None:
         refused = refused + 1 if is_refusal else 0
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
 def test_operators_are_answered_when_clients_have_all_connections(
     tmp_path: Path, workers: str
 ) -> None:
@@ -227,7 +233,7 @@ def test_clients_are_answered_when_operators_have_all_connections(tmp_path: Path
 # -- start and end -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
 def test_operators_are_answered_until_clients_are_drained(tmp_path: Path, workers: str) -> None:
     address, environment = admin(SERVER_DRAIN_TIMEOUT_MS="20000", SERVER_WORKERS=workers)
     port = int(address.split(":")[1])
@@ -253,7 +259,7 @@ def test_operators_are_answered_until_clients_are_drained(tmp_path: Path, worker
             assert told(operator, "/cluster/status").startswith(b"HTTP/1.1 200 ")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_the_start_names_both_addresses(tmp_path: Path, workers: int) -> None:
     address, environment = admin(SERVER_WORKERS=str(workers))
     with ServerProcess(tmp_path / "data", environment=environment) as server:
@@ -288,7 +294,7 @@ def test_an_address_in_use_is_named(tmp_path: Path) -> None:
 # -- TLS -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
 def test_the_admin_listener_has_the_tls_of_the_data_port(tmp_path: Path, workers: str) -> None:
     pki = make_pki(tmp_path)
     address, environment = admin(
@@ -322,7 +328,7 @@ def test_the_admin_listener_may_be_plain_beside_tls(tmp_path: Path) -> None:
             assert client.get(f"{server.url}/healthz").status_code == 200
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
 def test_an_operators_certificate_is_a_credential_at_the_admin_listener(
     tmp_path: Path, workers: str
 ) -> None:

@@ -202,7 +202,7 @@ class AuditedFile:
         return found
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
 def test_pages_and_foreign_names_are_refused_with_an_entry(tmp_path: Path, workers: str) -> None:
     server = AuditedFile(tmp_path, STREAMD_SERVER_WORKERS=workers)
     with server.process as process, httpx.Client(base_url=process.url) as client:
@@ -217,7 +217,7 @@ def test_pages_and_foreign_names_are_refused_with_an_entry(tmp_path: Path, worke
     assert (stopped["event"], stopped["error"]) == ("stopped", None)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
 def test_a_hangup_opens_the_file_again_and_loads_certificates(tmp_path: Path, workers: str) -> None:
     pki = make_pki(tmp_path)
     tls = {"STREAMD_SERVER_TLS_CERT": str(pki.certificate), "STREAMD_SERVER_TLS_KEY": str(pki.key)}

@@ -26,7 +26,7 @@ SECRET = "whisper"
 STACK = re.compile(r"(\S+) ([1-9]\d*)")
 
 
-@pytest.fixture(scope="module", params=["1", "2"])
+@pytest.fixture(scope="module", params=["1", pytest.param("2", marks=pytest.mark.long)])
 def client(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[httpx.Client]:

@@ -97,7 +97,10 @@ class Nodes:
         return applied
 
 
-@pytest.fixture(scope="module", params=["HTTP/1.1", "HTTP/2", "workers", "cluster"])
+@pytest.fixture(
+    scope="module",
+    params=["HTTP/1.1", "HTTP/2", pytest.param("workers", marks=pytest.mark.long), "cluster"],
+)
 def nodes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Nodes]:

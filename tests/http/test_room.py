@@ -43,10 +43,14 @@ LISTENERS: dict[str, dict[str, str]] = {
     "operators": {"ADMIN": "1"},
     "operators with TLS": {"ADMIN": "1", "TLS": "1"},
 }
+QUICK = ("front door", "hypercorn with TLS", "operators")
 
 
 @pytest.mark.parametrize("sends", SENDS)
-@pytest.mark.parametrize("listener", LISTENERS)
+@pytest.mark.parametrize(
+    "listener",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in LISTENERS],
+)
 def test_silent_connections_keep_nobody_out(listener: str, sends: str, tmp_path: Path) -> None:
     settings = dict(LISTENERS[listener])
     verify: ssl.SSLContext | bool = True

@@ -188,7 +188,13 @@ def test_a_preflight_is_answered_to_all_origins() -> None:
 
 
 @pytest.fixture(
-    scope="module", params=["front-door", "hypercorn", "hypercorn, HTTP/2", "front-door, workers"]
+    scope="module",
+    params=[
+        "front-door",
+        pytest.param("hypercorn", marks=pytest.mark.long),
+        "hypercorn, HTTP/2",
+        pytest.param("front-door, workers", marks=pytest.mark.long),
+    ],
 )
 def client(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -171,7 +171,7 @@ def _metric(client: httpx.Client, name: str) -> float:
     return float(value)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_disk_that_fills_up_refuses_writes_serves_reads_and_recovers(
     workers: int, disk: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -17,8 +18,13 @@ KEPT = "/bucket/kept"
 OTHER = "/bucket/other"
 # More in total than the kernel buffers for a reader that takes nothing.
 PAIRS = 24
-CONTENT = [b"".join(b"%02d %05d\n" % (pair, n) for n in range(44_000)) for pair in range(PAIRS)]
-WHOLE = b"".join(CONTENT)
+LINES = 44_000
+
+
+@cache
+def content() -> list[bytes]:
+    """What each append brings, each line another. Not made before a test wants it."""
+    return [b"".join(b"%02d %05d\n" % (pair, n) for n in range(LINES)) for pair in range(PAIRS)]
 
 
 @pytest.fixture
@@ -49,7 +55,7 @@ async def all_cold(tmp_path: Path, root: Path) -> AsyncIterator[tuple[Serving, l
             await http.put("/bucket")
             for path in (KEPT, OTHER):
                 await http.put(path, headers=TEXT)
-            for body in CONTENT:
+            for body in content():
                 answer = await http.post(KEPT, content=body, headers=TEXT)
                 offsets.append(answer.headers["stream-next-offset"])
                 await http.post(OTHER, content=b"x" * 700_000, headers=TEXT)
@@ -128,12 +134,13 @@ async def test_a_tail_of_a_stalled_reader_continues_or_ends(
             await until_gone(server, packs)
             data, is_all = await events(client, first)
             assert data
-            assert WHOLE.startswith(data)
+            whole = b"".join(content())
+            assert whole.startswith(data)
             assert is_all == (remove is empty)
             if is_all:
-                assert data == WHOLE
+                assert data == whole
             else:
-                assert len(data) < len(WHOLE)
+                assert len(data) < len(whole)
         assert server.node.cold_tier is not None
         assert not server.node.cold_tier.reader.damaged
 
@@ -157,6 +164,6 @@ async def test_bytes_of_a_bootstrap_stay_until_it_ends(tmp_path: Path, root: Pat
             boundary = head.headers["content-type"].partition("boundary=")[2].encode()
             parts = (b"\r\n" + body).split(b"\r\n--" + boundary)[1:-1]
             records = [part.partition(b"\r\n\r\n")[2] for part in parts][1:]
-            assert records == CONTENT
+            assert records == content()
         moved = packs_in(root)
         await until_gone(server, moved)
