@@ -62,6 +62,7 @@ def test_buckets_are_listed_and_so_are_streams_without_one(tmp_path: Path) -> No
         assert streamd("list", "_default") == b"chat\n"
 
 
+@pytest.mark.long
 def test_a_listing_of_buckets_requests_every_page(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         names = sorted(f"bucket-{number}" for number in range(1234))

@@ -23,7 +23,13 @@ def append(process: subprocess.Popen[bytes], line: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "live"), [("json", "auto"), ("bytes", "sse"), ("text", "auto"), ("json", "long-poll")]
+    ("kind", "live"),
+    [
+        ("json", "auto"),
+        pytest.param("bytes", "sse", marks=pytest.mark.long),
+        pytest.param("text", "auto", marks=pytest.mark.long),
+        ("json", "long-poll"),
+    ],
 )
 def test_a_tail_survives_restarts_without_loss_or_repetition(
     tmp_path: Path, kind: str, live: str

@@ -82,8 +82,10 @@ async def write(server: Server, random: Random) -> None:
     server.closed.add(PATH)
 
 
-@pytest.mark.parametrize("patience", PATIENCE_S)
-@pytest.mark.parametrize("faults", [0, 10])
+@pytest.mark.parametrize(
+    "patience", ["never", pytest.param("seldom", marks=pytest.mark.long), "often"]
+)
+@pytest.mark.parametrize("faults", [pytest.param(0, marks=pytest.mark.long), 10])
 @pytest.mark.parametrize("way", FOLLOWING)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_follower_that_is_interrupted_gets_every_message_once(

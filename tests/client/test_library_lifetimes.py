@@ -279,7 +279,7 @@ def test_threads_share_an_iteration(stream: Stream) -> None:
 # --- memory
 
 
-@pytest.mark.parametrize("live", ["sse", "long-poll"])
+@pytest.mark.parametrize("live", ["sse", pytest.param("long-poll", marks=pytest.mark.long)])
 def test_a_follower_of_a_long_stream_keeps_none_of_what_it_has_shown(
     server: ServerProcess, live: str
 ) -> None:

@@ -170,6 +170,7 @@ def test_appends_are_stored_once_by_a_server_that_is_killed(tmp_path: Path, kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.long
 def test_appends_are_stored_once_by_a_cluster_whose_leader_dies(tmp_path: Path, kind: str) -> None:
     with ClusterProcesses(tmp_path, proxied=False) as cluster:
         leader = cluster.leader()

@@ -122,6 +122,7 @@ for chunk in AsyncClient("http://a").stream("x").read():
 """
 
 
+@pytest.mark.long
 def test_a_users_program_is_type_checked_strictly(tmp_path: Path) -> None:
     assert type_errors(PROGRAM, tmp_path) == []
     codes = [error.rpartition("[")[2] for error in type_errors(MISTAKES, tmp_path)]

@@ -154,7 +154,9 @@ def test_all_nodes_read_evicted_records(play: Play) -> None:
     play(scenario)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize(
+    "count", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize(
     "step", ["gather_pack", "put", "stat", "_checked_get", "_store_blocking", "write", "evict_some"]
 )

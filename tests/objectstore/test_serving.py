@@ -26,7 +26,7 @@ JSON = {"Content-Type": "application/json"}
 SMALL: dict[str, Any] = {"pack_bytes": 64 * 1024, "flush_after_ms": 100, "hot_keep_bytes": 1}
 
 
-@pytest.fixture(params=["fs", "s3"])
+@pytest.fixture(params=["fs", pytest.param("s3", marks=pytest.mark.long)])
 def cold(request: pytest.FixtureRequest, tmp_path: Path) -> ColdConfig:
     """A store with small packs, flushed and evicted at once."""
     if request.param == "fs":
