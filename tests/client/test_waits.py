@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import pytest
+
 from streamd.commands.cli import main
 from tests.client.many import Ended, leaves, run_all
 from tests.client.running import Shell
@@ -102,6 +104,7 @@ def test_the_table_has_every_command_that_asks_a_server() -> None:
     assert asking == set(ARGUMENTS)
 
 
+@pytest.mark.long
 def test_no_command_waits_long_or_silently_for_a_server_that_hangs(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
         ended = run_each(f"http://127.0.0.1:{listener.getsockname()[1]}", tmp_path)

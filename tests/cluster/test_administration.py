@@ -230,6 +230,7 @@ def test_a_transfer_without_a_target_goes_to_a_reachable_voter(play: Play) -> No
     play(scenario)
 
 
+@pytest.mark.long
 def test_addresses_that_do_not_answer_block_no_later_command(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, _, _ = await all_ready(machines)
@@ -257,6 +258,7 @@ def test_addresses_of_cancelled_commands_block_no_later_command(play: Play) -> N
     play(scenario)
 
 
+@pytest.mark.long
 def test_strangers_that_have_left_block_no_later_command(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, _, _ = await all_ready(machines)

@@ -213,6 +213,7 @@ def test_a_key_is_rotated(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     play(scenario)
 
 
+@pytest.mark.long
 def test_a_leader_signs_nothing_when_all_keys_are_used(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_node_without_a_cold_store_has_no_head(tmp_path: Path) -> None:
     assert not (tmp_path / "data" / "log-key").exists()
 
 
+@pytest.mark.long
 def test_the_commands_print_and_compare_heads(
     server: ServerProcess, client: httpx.Client, tmp_path: Path
 ) -> None:

@@ -99,7 +99,12 @@ class Nodes:
 
 @pytest.fixture(
     scope="module",
-    params=["HTTP/1.1", "HTTP/2", pytest.param("workers", marks=pytest.mark.long), "cluster"],
+    params=[
+        "HTTP/1.1",
+        "HTTP/2",
+        pytest.param("workers", marks=pytest.mark.long),
+        pytest.param("cluster", marks=pytest.mark.long),
+    ],
 )
 def nodes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

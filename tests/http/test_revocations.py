@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.http.authorized import ROOT, Authorized
 from tests.jepsen_like.cluster_processes import ClusterProcesses, wait_until
@@ -16,6 +17,7 @@ from tests.jepsen_like.cluster_processes import ClusterProcesses, wait_until
 TEXT = {"Content-Type": "text/plain"}
 
 
+@pytest.mark.long
 def test_no_read_is_answered_after_a_revocation_while_leaders_die(tmp_path: Path) -> None:
     """Requests are sent all the time, from before the revocation until every node refuses."""
     environment = {"STREAMD_AUTH_MODE": "required", "STREAMD_ROOT_TOKEN": ROOT}

@@ -75,6 +75,7 @@ async def flush_little_by_little(leader: Machine, count: int) -> dict[str, bytes
     return expected
 
 
+@pytest.mark.long
 def test_small_packs_are_repacked_and_each_byte_moves_few_times(tmp_path: Path) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await machines.leader()
@@ -97,6 +98,7 @@ def test_small_packs_are_repacked_and_each_byte_moves_few_times(tmp_path: Path) 
     run_virtually(3, partial(play, scenario, tmp_path, SETTINGS))
 
 
+@pytest.mark.long
 def test_repacking_brings_the_slices_of_a_stream_together(tmp_path: Path) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await machines.leader()

@@ -120,7 +120,14 @@ async def empty(http: httpx.AsyncClient, offsets: list[str]) -> None:
     assert (await http.delete(OTHER)).is_success
 
 
-@pytest.mark.parametrize("remove", [delete, trim, empty])
+@pytest.mark.parametrize(
+    "remove",
+    [
+        delete,
+        pytest.param(trim, marks=pytest.mark.long),
+        pytest.param(empty, marks=pytest.mark.long),
+    ],
+)
 async def test_a_tail_of_a_stalled_reader_continues_or_ends(
     tmp_path: Path, root: Path, remove: Callable[..., object]
 ) -> None:

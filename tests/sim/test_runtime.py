@@ -46,6 +46,7 @@ def test_a_stuck_run_is_cancelled_though_it_is_shielded(main: object) -> None:
         run_virtually(1, main)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_a_stuck_run_names_its_seed_and_does_not_affect_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
