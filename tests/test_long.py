@@ -33,7 +33,11 @@ def test_of_a_long_module(): ...
 
 
 @pytest.mark.parametrize(
-    "mark", ["pytest.mark.long", "[\n    pytest.mark.long,\n    pytest.mark.usefixtures(),\n]"]
+    "mark",
+    [
+        "[\n    pytest.mark.long,\n    pytest.mark.usefixtures(),\n]",
+        pytest.param("pytest.mark.long", marks=pytest.mark.long),
+    ],
 )
 def test_long_tests_are_left_out_on_request_and_long_modules_not_imported(
     mark: str, tmp_path: Path

@@ -8,6 +8,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 from tests.support.scheduling import longest
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +31,7 @@ def test_where(seed):
 """
 
 
+@pytest.mark.long
 def test_the_tests_of_spark_run_in_one_process_and_others_in_all(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     for folder in ("tests/spark", "tests/spark/sink", "tests/others"):

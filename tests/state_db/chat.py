@@ -10,12 +10,13 @@ from typing import Any
 import anyio
 import httpx
 import msgspec
+import pytest
 
 from streamd.client import AsyncClient
 from streamd.state import collection
 from streamd.state.db import StreamDB
 
-BACKENDS = ["asyncio", "trio"]
+BACKENDS = ["asyncio", pytest.param("trio", marks=pytest.mark.long)]
 DEADLINE_S = 60.0
 
 
