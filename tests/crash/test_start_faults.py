@@ -143,7 +143,10 @@ def test_data_of_another_user(name: str, data_of_nobody: Path) -> None:
     _assert_whole(data_of_nobody, wrapper=_AS_NOBODY)
 
 
-@pytest.mark.parametrize("limit", [12, 16, 20])
+@pytest.mark.parametrize(
+    "limit",
+    [12, pytest.param(16, marks=pytest.mark.long), pytest.param(20, marks=pytest.mark.long)],
+)
 def test_too_few_descriptors(limit: int, data: Path) -> None:
     server = ServerProcess(data, wrapper=["prlimit", f"--nofile={limit}"])
     _assert_refused(server, "Too many open files", "ulimit -n", status=1)

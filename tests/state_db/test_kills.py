@@ -46,6 +46,7 @@ def random_events(random: Random, count: int) -> list[Any]:
     return events
 
 
+@pytest.mark.long
 def test_a_kill_at_any_statement_neither_loses_nor_repeats_a_change(
     stream: Stream, tmp_path: Path
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.type_checking import type_errors
 
 PROGRAM = """
@@ -110,5 +112,6 @@ class Hidden(StreamDB):
 """
 
 
+@pytest.mark.long
 def test_the_collections_of_a_users_program_are_typed(tmp_path: Path) -> None:
     assert type_errors(PROGRAM + MISTAKES, tmp_path) == []
