@@ -41,6 +41,7 @@ def run(*words: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_only_a_nodes_user_can_access_its_files(tmp_path: Path) -> None:
     data, place = tmp_path / "above" / "data", tmp_path / "cold"
     place.mkdir(mode=0o700)

@@ -46,6 +46,7 @@ def test_the_tests_of_spark_run_in_one_process_and_others_in_all(tmp_path: Path)
     assert workers["spark"] | workers["others"] == {"gw0", "gw1"}
 
 
+@pytest.mark.long
 def test_the_simulations_of_one_file_are_shared_out(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     (tmp_path / "tests/sim").mkdir(parents=True)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support import skipped
 from tests.support.tools import STRACE
 
@@ -44,6 +46,7 @@ def run(tmp_path: Path, *flags: str) -> None:
     )
 
 
+@pytest.mark.long
 def test_tests_that_lack_a_tool_are_listed_once_over_all_runs(tmp_path: Path) -> None:
     run(tmp_path)
     run(tmp_path, "-n", "2", "--dist", "loadfile")

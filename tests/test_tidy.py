@@ -349,6 +349,7 @@ RULES: dict[str, Callable[[], Iterator[Finding]]] = {
 }
 
 
+@pytest.mark.long  # `make verify` runs it, too
 @pytest.mark.parametrize("rule", RULES)
 def test_the_house_is_tidy(rule: str) -> None:
     found = [f"{file.path}:{line} {what}" for file, line, what in RULES[rule]()]

@@ -109,6 +109,7 @@ def test_a_refused_snapshot_leaves_no_file(streamd: Shell, tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_large_snapshot_passes_through_little_memory(streamd: Shell, tmp_path: Path) -> None:
     file = tmp_path / "state"
     with file.open("wb") as target:

@@ -35,6 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield server
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["file", "stream"])
 def test_a_kill_at_any_moment_loses_no_message_and_repeats_none_that_was_kept(
     server: ServerProcess, tmp_path: Path, kind: str

@@ -168,6 +168,7 @@ def test_an_append_fails_after_its_time_limit(tmp_path: Path) -> None:
             assert writer.wait(60) == 3
 
 
+@pytest.mark.long
 def test_large_streams_pass_through_little_memory(tmp_path: Path) -> None:
     given, into = tmp_path / "given", tmp_path / "into"
     peaks_kb: list[int] = []

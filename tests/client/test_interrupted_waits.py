@@ -236,6 +236,7 @@ def test_a_producer_whose_waits_are_interrupted_stores_each_append_once(
         assert PATH in server.closed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["memory", "stream"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_consumer_whose_waits_are_interrupted_handles_every_message_once(
@@ -267,6 +268,7 @@ def test_a_consumer_whose_waits_are_interrupted_handles_every_message_once(
         run(backend, main)
 
 
+@pytest.mark.long
 def test_a_blocking_consumer_that_a_signal_interrupts_handles_every_message_once() -> None:
     for seed in range(12):
         server = Server()

@@ -18,15 +18,16 @@ from tests.support.cutting_proxy import CuttingProxy
 from tests.support.server_process import ServerProcess
 
 
-def test_what_was_appended_is_stored_at_the_end_of_the_block(client: Client) -> None:
+@pytest.mark.parametrize("count", [500, pytest.param(5000, marks=pytest.mark.long)])
+def test_what_was_appended_is_stored_at_the_end_of_the_block(client: Client, count: int) -> None:
     stream = client.stream(f"demo/{uuid4()}")
     stream.create("application/json")
     with stream.producer() as producer:
-        for number in range(5000):
+        for number in range(count):
             producer.append_json({"n": number})
         producer.append("[5000, 5001]")
     assert list(stream.read_json()) == [
-        *({"n": number} for number in range(5000)), 5000, 5001,
+        *({"n": number} for number in range(count)), 5000, 5001,
     ]  # fmt: skip
 
 

@@ -91,6 +91,7 @@ def test_a_signal_ends_the_input_and_what_was_read_is_stored(
         assert not json.loads(streamd("head", name, "--json"))["closed"]
 
 
+@pytest.mark.long
 def test_all_lines_that_were_read_are_stored(streamd: Shell) -> None:
     """The pipe is empty when the signal comes, so all were read."""
     streamd("create", "drained")

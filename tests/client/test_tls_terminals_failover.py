@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import trustme
 
 from tests.client.running import Shell, heard
@@ -63,6 +64,7 @@ def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
         assert b"--cert cannot be used" in refused.stderr
 
 
+@pytest.mark.long
 def test_a_tail_and_an_append_continue_when_their_leader_dies(tmp_path: Path) -> None:
     with ClusterProcesses(tmp_path, proxied=False) as cluster:
         leader = cluster.leader()
@@ -84,6 +86,7 @@ def test_a_tail_and_an_append_continue_when_their_leader_dies(tmp_path: Path) ->
         assert streamd("read", "demo/news") == b"1\n2\n"
 
 
+@pytest.mark.long
 def test_a_long_upload_shows_a_bar_on_a_terminal_and_only_there(tmp_path: Path) -> None:
     # Long enough to show the bar; it is not sent to the end.
     file = tmp_path / "file"

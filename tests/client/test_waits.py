@@ -117,12 +117,14 @@ def test_no_command_waits_long_where_nobody_listens(tmp_path: Path) -> None:
     assert faults(ended) == []
 
 
+@pytest.mark.long
 def test_no_command_waits_long_for_the_server_of_a_proxy(tmp_path: Path) -> None:
     with breaking_off(BUSY) as (url, _):
         ended = run_each(url, tmp_path)
     assert faults(ended) == []
 
 
+@pytest.mark.long
 def test_no_command_waits_long_or_silently_for_a_leader(tmp_path: Path) -> None:
     with ClusterProcesses(tmp_path, proxied=False) as cluster:
         leader = cluster.leader()

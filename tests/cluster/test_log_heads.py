@@ -293,6 +293,7 @@ def test_a_tree_begins_once_all_members_understand_it(
     play(scenario)
 
 
+@pytest.mark.long
 def test_a_merge_keeps_what_proves_that_the_tree_was_continued(
     play: Play, store: FlakyStore
 ) -> None:

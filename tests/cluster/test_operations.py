@@ -217,6 +217,7 @@ def test_a_follower_wakes_live_readers_when_it_applies(cluster: ClusterProcesses
 # -- members ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_member_is_added_promoted_and_removed_by_command(cluster: ClusterProcesses) -> None:
     newcomer = cluster.start_newcomer(4)
     asked = cluster.followers(cluster.leader())[0]

@@ -26,12 +26,14 @@ from tests.crash.strace import needs_strace
 from tests.sim.torn_pages import Tear
 from tests.support.seeds import first_seed
 
+pytestmark = pytest.mark.long
+
 TEARS = int(os.environ.get("TEARS", "150"))
 SEED = first_seed()
 
 
 @needs_strace
-@pytest.mark.parametrize("kind", ["alone", pytest.param("peers", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", ["alone", "peers"])
 def test_power_lost_at_any_page_of_any_write_leaves_a_node_that_starts_and_votes(
     kind: str, tmp_path: Path, summary: Callable[[str], None]
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_read_renews_a_window_though_the_leader_is_handing_over(play: Play) ->
     play(scenario)
 
 
+@pytest.mark.long
 def test_a_read_renews_a_window_though_the_nodes_clock_is_an_hour_ahead(play: Play) -> None:
     """The time of such a read would be one at which the stream has expired long ago."""
 
@@ -139,6 +140,7 @@ def test_a_leader_whose_hot_tier_is_full_refuses_bytes_from_a_node_without_sessi
     play(scenario)
 
 
+@pytest.mark.long
 def test_the_largest_allowed_body_reaches_the_leader(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

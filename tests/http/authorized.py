@@ -24,7 +24,7 @@ PLACES = (
     "HTTP/1.1",
     pytest.param("HTTP/2", marks=pytest.mark.long),
     pytest.param("workers", marks=pytest.mark.long),
-    "cluster",
+    pytest.param("cluster", marks=pytest.mark.long),
     pytest.param("admin listener", marks=pytest.mark.long),
 )
 # Within it every node of an idle cluster knows what another one has acknowledged.

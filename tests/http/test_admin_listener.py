@@ -363,6 +363,7 @@ def test_an_operators_certificate_is_a_credential_at_the_admin_listener(
 # -- the command line ----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_commands_of_operators_take_the_admin_address(tmp_path: Path) -> None:
     address, environment = admin(ROOT_TOKEN=ROOT, COLD_BACKEND="fs")
     with ServerProcess(tmp_path / "data", environment=environment) as server:

@@ -308,6 +308,7 @@ async def test_records_name_the_certificate_and_whom_it_stands_for(clients: Clie
             assert server.service.authority.seen(request) == (None, None)
 
 
+@pytest.mark.long
 async def test_certificates_reach_the_groups_process_from_its_workers(clients: Clients) -> None:
     config = clients.directory / "streamd.toml"
     config.write_text(

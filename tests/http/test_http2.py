@@ -150,6 +150,7 @@ async def status_of(connection: h2.connection.H2Connection, client: RawClient) -
     return None
 
 
+@pytest.mark.long
 async def test_one_connection_serves_more_than_a_thousand_requests(tmp_path: Path) -> None:
     async with hypercorn(tmp_path) as server, server.client(http1=False, http2=True) as client:
         used = set()

@@ -171,6 +171,7 @@ def test_a_bucket_shows_what_it_keeps_and_what_it_may_keep(bucket: str, place: A
         place.until(partial(is_shown, url))
 
 
+@pytest.mark.long
 def test_streams_from_before_the_first_quota_are_counted_soon(tmp_path: Path) -> None:
     with authorized("cluster", tmp_path) as place:
         for number in range(300):

@@ -251,6 +251,7 @@ async def test_sse_sends_old_records_in_pieces(tmp_path: Path) -> None:
         assert all(len(data) <= 128 * 1024 for _, data in told)
 
 
+@pytest.mark.long
 async def test_a_slow_reader_gets_the_rest_as_it_reads(tmp_path: Path) -> None:
     # More than the system buffers for a socket, with no record too large for the fan-out.
     appends = [b"%03d" % number * 20_000 for number in range(200)]

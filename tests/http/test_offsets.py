@@ -168,6 +168,7 @@ async def test_sse_from_inside_a_record_begins_with_it(tmp_path: Path) -> None:
         assert events(await reader.read_through(b"upToDate"))[0] == ("data", "three")
 
 
+@pytest.mark.long
 def test_a_local_read_at_a_partitioned_node_does_not_go_back_to_an_older_tail(
     tmp_path: Path,
 ) -> None:

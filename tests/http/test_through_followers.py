@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+import pytest
+
 from tests.jepsen_like.cluster_processes import ClusterProcesses
 from tests.support.wire import checked_client
 
@@ -44,6 +46,7 @@ def test_every_node_answers_listings_conditions_and_batches_alike(tmp_path: Path
                 assert {client.get(f"{url}/{bucket}/streams").status_code for url in urls} == {404}
 
 
+@pytest.mark.long
 def test_a_fork_made_at_a_lagging_node_takes_its_body_as_its_source_would(tmp_path: Path) -> None:
     with ClusterProcesses(tmp_path, proxied=False) as cluster:
         urls = [node.url for node in cluster.nodes.values()]

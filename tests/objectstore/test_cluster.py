@@ -270,6 +270,7 @@ def test_while_the_store_is_away_bytes_are_refused_at_the_limit_by_every_node(pl
     play(scenario)
 
 
+@pytest.mark.long
 def test_a_store_that_often_fails_is_used_and_verified(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         writer = Writer(machines)

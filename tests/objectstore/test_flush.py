@@ -30,6 +30,7 @@ async def only_cold(node: Node, hot_bytes: int = 0) -> None:
     node.group.state.tails.__init__(MIB)
 
 
+@pytest.mark.long
 async def test_a_record_larger_than_a_pack_gets_its_own_pack(tmp_path: Path) -> None:
     cold, _ = cold_in(tmp_path / "cold")
     bodies = {"before": b"b" * 100_000, "large": b"l" * 40 * MIB, "after": b"c" * 100_000}

@@ -126,6 +126,7 @@ def test_a_new_leader_waits_for_the_whole_grace_again(play: Callable[[Step], Non
     play(step)
 
 
+@pytest.mark.long
 def test_objects_that_a_fork_reads_stay_until_the_fork_is_deleted(
     play: Callable[[Step], None],
 ) -> None:

@@ -201,6 +201,7 @@ def test_a_number_may_be_written_with_a_fraction_of_nothing(
     assert verifiers.record(encoded(document), made.trusted) is None
 
 
+@pytest.mark.long
 @given(data=st.data())
 def test_no_part_can_be_from_another_proof(verifiers: Verifiers, data: st.DataObject) -> None:
     """Of the same log: its command, entry, path or claim; or a head before the entry, or of
@@ -258,6 +259,7 @@ COMMANDS = st.builds(lambda begin, more: [*begin, *more], APPENDS | CREATES, st.
 DOCUMENTS = VALUES.map(lambda value: msgspec.json.encode(value, enc_hook=str))
 
 
+@pytest.mark.long
 @given(
     command=COMMANDS | VALUES,
     cut=st.integers(0, 9),
@@ -293,6 +295,7 @@ def test_heads_of_a_log_that_grows_are_consistent(verifiers: Verifiers) -> None:
         assert [head["size"] for head in answer["heads"]] == [old, size]
 
 
+@pytest.mark.long
 @given(data=st.data())
 def test_heads_of_another_log_are_not(verifiers: Verifiers, data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 40))

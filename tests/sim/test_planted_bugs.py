@@ -32,11 +32,13 @@ LIKELY_SEEDS = {
 }
 # So much time do these take that their tests are long.
 SLOW = (
+    "followers_read_without_a_read_index",
     "leaders_read_without_asking_anyone",
     "outcomes_are_forgotten_while_their_package_may_come_again",
     "package_takes_effect_each_time_it_arrives",
     "packages_of_the_leader_itself_have_no_number_in_the_log",
     "sessions_are_forgotten_at_an_install",
+    "state_is_not_synced_before_the_log_is_compacted",
     "write_of_a_deposed_leader_is_called_refused",
     "write_of_a_deposed_leader_is_called_unknown",
 )

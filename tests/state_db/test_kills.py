@@ -70,6 +70,7 @@ def test_a_kill_at_any_statement_neither_loses_nor_repeats_a_change(
     assert len(set(found)) > 2, "kills fell between commits"
 
 
+@pytest.mark.long
 def test_a_kill_from_outside_neither_loses_nor_repeats_a_change(
     stream: Stream, tmp_path: Path
 ) -> None:

@@ -265,6 +265,7 @@ def test_a_snapshot_of_a_stream_that_was_replaced_is_not_published(
 
 
 class TestInTheBackground:
+    @pytest.mark.long
     def test_replicas_publish_when_the_stream_gets_long(self, stream: Stream, backend: str) -> None:
         """Three of them publish no more than one alone would."""
 

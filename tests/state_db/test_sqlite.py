@@ -205,7 +205,7 @@ class TestDisks:
 
         run(backend, main)
 
-    @pytest.mark.parametrize("damage", ["pages", "value"])
+    @pytest.mark.parametrize("damage", ["pages", pytest.param("value", marks=pytest.mark.long)])
     def test_a_damaged_file_is_refused_and_made_again_without_it(
         self, stream: Stream, backend: str, tmp_path: Path, damage: str
     ) -> None:

@@ -85,6 +85,7 @@ def test_rows_are_found_by_index_and_predicate(stream: Stream, backend: str) -> 
 
 
 class TestChanges:
+    @pytest.mark.long
     def test_a_feed_has_each_change_once_in_order(self, stream: Stream, backend: str) -> None:
         stream.append(ANN)
 
@@ -291,6 +292,7 @@ def test_a_stream_that_is_not_json_is_refused(stream: Stream, backend: str) -> N
     run(backend, main)
 
 
+@pytest.mark.long
 def test_large_values_arrive(stream: Stream, backend: str, tmp_path: Path) -> None:
     async def main() -> None:
         for store in (None, SQLite(tmp_path / "state.db")):

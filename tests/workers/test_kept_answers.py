@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+import pytest
 import trio
 import trio.testing
 
@@ -77,6 +78,7 @@ def change(client: Client, random: Random, tails: list[str]) -> None:
             ask("PUT", f"{STREAM}-{random.randbytes(4).hex()}")
 
 
+@pytest.mark.long
 def test_kept_answers_are_those_that_would_be_made_now(tmp_path: Path) -> None:
     seed = 13
     print(f"seed {seed}")

@@ -38,13 +38,13 @@ BLOCK = 200
 FIXED, NEW = (5, 10) if os.environ.get("AUDIT_TESTS") == "all" else (3, 5)
 
 
-def blocks(fixed: int, new: int) -> list[object]:
-    """The first seeds of blocks; all but the first block are long."""
+def blocks(fixed: int, new: int) -> list[int]:
+    """The first seeds of blocks."""
     if (named := replayed()) is not None:
         return [named]
     seeds = [BLOCK * number for number in range(fixed)]
     seeds += [10_000 + first_seed() + BLOCK * number for number in range(new)]
-    return [seeds[0], *(pytest.param(seed, marks=pytest.mark.long) for seed in seeds[1:])]
+    return seeds
 
 
 @dataclass
@@ -171,6 +171,7 @@ def _check(net: Net, seed: int) -> None:
     assert not tally.unfound, "\n".join(tally.unfound)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", blocks(FIXED, NEW))
 def test_a_mutation_is_found_or_on_the_list_or_without_effect(net: Net, seed: int) -> None:
     _check(net, seed)
