@@ -141,7 +141,13 @@ def run(page: str, shell: Terminal, wanted: str = "") -> None:
     assert ran > 2, "the page has more commands"
 
 
-@pytest.mark.parametrize("page", ON_A_SERVER)
+@pytest.mark.parametrize(
+    "page",
+    [
+        page if page == "README.md" else pytest.param(page, marks=pytest.mark.long)
+        for page in ON_A_SERVER
+    ],
+)
 def test_the_commands_of_a_page_do_what_it_shows(page: str, tmp_path: Path) -> None:
     with beside_a_server(tmp_path) as shell:
         run(page, shell)
@@ -153,6 +159,7 @@ def test_a_page_leads_from_nothing_to_what_it_shows(page: str, tmp_path: Path) -
         run(page, shell)
 
 
+@pytest.mark.long
 def test_operations_of_a_cluster_do_what_the_page_shows(tmp_path: Path) -> None:
     with beside_a_cluster(tmp_path) as shell:
         run("docs/operations.md", shell, wanted=r"\A(?!.*streamd (cold|log-))(?s:.*)")
@@ -166,6 +173,7 @@ def has_head(client: Client) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_operations_of_the_cold_store_do_what_the_page_shows(tmp_path: Path) -> None:
     cold = {"STREAMD_COLD_BACKEND": "fs", "STREAMD_COLD_FS_PATH": str(tmp_path / "cold")}
     with beside_a_server(tmp_path, **cold) as shell:
