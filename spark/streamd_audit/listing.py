@@ -27,6 +27,14 @@ _NAMED = 1000
 _POINTERS = 10_000
 
 
+class Held(NamedTuple):
+    """Consecutive entries of a group that names of segments say, both ends included."""
+
+    group: int
+    first: int
+    last: int
+
+
 class Overlap(NamedTuple):
     """A segment, and those of its entries that segments listed earlier have as well."""
 
@@ -43,8 +51,8 @@ class Listing:
     `unknown` have names that no streamd gives, `odd` are other things than objects. `checkpoints`
     are the places that have pieces: (group, index, checkpoint's id), with one piece of each. `ends`
     are the names of pointers to the archive's end, `heads` those of signed heads; `overlaps` are
-    segments with entries that others have; `last_entries` are the last ones that names of segments
-    say, `packs` how many there are, by group.
+    segments with entries that others have; `held` are the entries that names of segments say,
+    `packs` how many there are, by group.
     """
 
     objects: Counter[str] = field(default_factory=Counter)
@@ -55,7 +63,7 @@ class Listing:
     ends: list[str] = field(default_factory=list)
     heads: list[str] = field(default_factory=list)
     overlaps: list[Overlap] = field(default_factory=list)
-    last_entries: dict[int, int] = field(default_factory=dict)
+    held: list[Held] = field(default_factory=list)
     packs: Counter[int] = field(default_factory=Counter)
 
     @property
@@ -66,11 +74,35 @@ class Listing:
     def count(self) -> int:
         return sum(self.objects.values())
 
+    @property
+    def first_entries(self) -> dict[int, int]:
+        """The first entry of each group that a name says."""
+        return {one.group: one.first for one in reversed(self.held)}
+
+    @property
+    def last_entries(self) -> dict[int, int]:
+        """The last entry of each group that a name says."""
+        return {one.group: one.last for one in self.held}
+
+    def note_segment(self, named: SegmentName, name: str) -> None:
+        """Take the next segment, in the order of names."""
+        before = self.held[-1] if self.held else None
+        if before is None or before.group != named.group or before.last + 1 < named.first:
+            self.held.append(Held(named.group, named.first, named.last))
+            return
+        if named.first <= before.last and len(self.overlaps) < _POINTERS:
+            end = min(named.last, before.last)
+            self.overlaps.append(Overlap(named.group, named.first, end, name))
+        self.held[-1] = before._replace(last=max(before.last, named.last))
+
+    def holds(self, group: int, index: int) -> bool:
+        """Whether a name says that a segment has an entry."""
+        return any(one.group == group and one.first <= index <= one.last for one in self.held)
+
 
 def look_through(store: Store, cluster: str) -> Listing:
     """List a cluster's folder to its end. Raises `StoreFailed` when that fails."""
     found = Listing(odd=[*islice(store.odd(f"{cluster}/"), _NAMED)])
-    covered = -1, 0
     for page in store.list(f"{cluster}/"):
         for one in page:
             below = split(one.name)[1]
@@ -89,12 +121,7 @@ def look_through(store: Store, cluster: str) -> Listing:
             elif isinstance(named, HeadName) and len(found.heads) < _POINTERS:
                 found.heads.append(one.name)
             elif isinstance(named, SegmentName):
-                group, last = covered
-                if group == named.group and named.first <= last and len(found.overlaps) < _POINTERS:
-                    end = min(named.last, last)
-                    found.overlaps.append(Overlap(group, named.first, end, one.name))
-                covered = named.group, max(named.last, last if group == named.group else 0)
-                found.last_entries[named.group] = covered[1]
+                found.note_segment(named, one.name)
     return found
 
 

@@ -54,20 +54,25 @@ class Claim(NamedTuple):
         """The entry that is the last leaf."""
         return self.first_index + self.size - 1
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether a head that was kept outside of the store says so."""
+        return not self.object
+
 
 def tree_job(context: Context) -> Judged:
     """The trees of all segments, and whatever names one."""
-    kept = _kept(context)
-    claims = [*map(_claim_of_kept, kept), *_claims_of_states(context)]
-    found = list(_of_stored_heads(context, claims))
-    roots, broken = _trees(context, {claim.last for claim in claims})
+    kept = kept_in(context)
+    claims, found = claims_of(context, kept)
+    roots, broken = _trees(context, places_asked(context, claims))
     found += broken
-    judged = list(judge_claims(context.cluster, claims, roots, last_entries(context)))
-    found += (one for one in judged if isinstance(one, Finding))
-    unknown = [one for one in judged if isinstance(one, Claim)]
+    found += odd_trees(context, roots)
+    told, old = judged_claims(context, kept, claims, roots)
+    found += told
+    context.notes["proved_heads"] = [head for head in kept if _claim_of_kept(head) not in old]
 
     def facts() -> Mapping[str, Any]:
-        return {"heads": told_heads(kept, unknown, roots), "head_count": len(kept)}
+        return {"heads": told_heads(kept, old, roots), "head_count": len(kept)}
 
     return Judged(found, [], facts)
 
@@ -77,15 +82,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def judge_claims(
-    cluster: str,
-    claims: Iterable[Claim],
-    roots: Collection[Place],
-    last: Mapping[int, int],
+    context: Context, claims: Iterable[Claim], roots: Collection[Place]
 ) -> Iterator[Finding | Claim]:
     """What contradicts claims, and the claims that cannot be judged: what they are about was
-    removed with age."""
+    removed with age, or is missing as the log itself tells."""
     known = {(one.group, one.first_index, one.size): one.root for one in roots if one.root}
-    first = {(one.group, one.first_index) for one in roots}
+    begun = {(one.group, one.first_index) for one in roots}
+    last, first = last_entries(context), context.listing.first_entries
     for claim in claims:
         root = known.get((claim.group, claim.first_index, claim.size))
         end = last.get(claim.group, 0)
@@ -98,14 +101,18 @@ def judge_claims(
             if claim.beyond is None:
                 continue
             kind, told = claim.beyond, f"the last one is {end}" if end else "no log"
-        elif (claim.group, claim.first_index) in first:
+        elif claim.last < first.get(claim.group, 0) or not (
+            claim.is_kept or context.listing.holds(claim.group, claim.last)
+        ):
             yield claim
             continue
+        elif (claim.group, claim.first_index) in begun:
+            told = f"a tree without entry {claim.last}"
         else:
             told = "no tree that begins there"
         yield finding(
             kind,
-            cluster=cluster,
+            cluster=context.cluster,
             group=claim.group,
             index=claim.last,
             object=claim.object or None,
@@ -118,30 +125,73 @@ def judge_claims(
         )
 
 
-def told_heads(kept: Sequence[Head], unknown: Sequence[Claim], roots: Collection[Place]) -> str:
-    """A line of the summary."""
+def judged_claims(
+    context: Context, kept: Sequence[Head], claims: Iterable[Claim], roots: Collection[Place]
+) -> tuple[list[Finding], list[Claim]]:
+    """What `judge_claims` and `not_proved` find, and the claims that cannot be judged."""
+    judged = list(judge_claims(context, claims, roots))
+    old = [one for one in judged if isinstance(one, Claim)]
+    found = [one for one in judged if isinstance(one, Finding)]
+    return [*found, *not_proved(context, kept, old)], old
+
+
+def not_proved(context: Context, kept: Sequence[Head], old: Collection[Claim]) -> Iterator[Finding]:
+    """The groups of which heads were kept, but only of entries that retention has removed: nothing
+    proves what follows them."""
+    for group in sorted({head.group for head in kept}):
+        claims = [_claim_of_kept(head) for head in kept if head.group == group]
+        if all(claim in old for claim in claims):
+            yield finding(
+                "not_audited",
+                cluster=context.cluster,
+                group=group,
+                index=max(claim.last for claim in claims),
+                expected="a kept head of an entry that the archive still has",
+                found=f"heads of entries before {context.listing.first_entries.get(group, 0)}",
+            )
+
+
+def told_heads(kept: Sequence[Head], old: Collection[Claim], roots: Collection[Place]) -> str:
+    """A line of the summary; `old` are claims of entries that retention has removed."""
+    count = sum(claim.is_kept for claim in old)
+    proved = [head for head in kept if _claim_of_kept(head) not in old]
     if not any(one.root for one in roots):
-        told = "the log has no hash tree: a release before heads wrote it"
-    elif not kept:
-        told = "none was given (--expect): anyone who can write to the store could have written all"
-    else:
-        newest = max(kept, key=lambda head: head.time_ms)
-        last = newest.first_index + newest.size - 1
-        told = f"the log up to entry {last:,} is the one of {len(kept)} heads that were kept"
-    old = sum(not claim.object for claim in unknown)
-    return f"{told}; {old} of them are older than the archive" if old else told
+        return "the log has no hash tree: a release before heads wrote it"
+    if not kept:
+        return "none was given (--expect): anyone who can write to the store could have written all"
+    if not proved:
+        return f"all {count} that were kept are older than the archive, and prove nothing of it"
+    newest = max(proved, key=lambda head: head.time_ms)
+    last = newest.first_index + newest.size - 1
+    told = f"the log up to entry {last:,} is the one of {len(proved)} heads that were kept"
+    return f"{told}; {count} more are older than the archive" if count else told
+
+
+def claims_of(context: Context, kept: Iterable[Head]) -> tuple[list[Claim], list[Finding]]:
+    """What names a tree: kept heads, states and heads in the store; and what is wrong with
+    those."""
+    claims = [*map(_claim_of_kept, kept), *_claims_of_states(context)]
+    return claims, list(_of_stored_heads(context, claims))
+
+
+def places_asked(context: Context, claims: Iterable[Claim]) -> set[int]:
+    """The entries at which roots are needed."""
+    asked = {claim.last for claim in claims}
+    for overlap in context.listing.overlaps:
+        asked |= {overlap.first - 1, overlap.last}
+    return asked
 
 
 # -- what names a tree -----------------------------------------------------------------------
 
 
-def _kept(context: Context) -> list[Head]:
+def kept_in(context: Context) -> list[Head]:
+    """The heads of `--expect`. Raises `NotRun`."""
     heads, key = kept_heads(context.options.expect, context.options.key)
     context.notes["trusted_key"] = key
     for head in heads:
         if head.cluster != f"streamd/{context.cluster}":
             raise NotRun(f"--expect: a head is of {head.cluster}, the audit of {context.cluster}")
-    context.notes["kept_heads"] = heads
     return heads
 
 
@@ -170,7 +220,8 @@ def _of_stored_heads(context: Context, claims: list[Claim]) -> Iterator[Finding]
         try:
             content = context.store.read(name)
             check_digest(name, content)
-            head = stored_head(content, named, context.cluster, context.notes["trusted_key"])
+            keys = _keys_known(context, named)
+            head = stored_head(content, named, context.cluster, context.notes["trusted_key"], keys)
         except ObjectMissing:
             continue  # the newest few are kept
         except Damaged as damaged:
@@ -189,6 +240,16 @@ def _of_stored_heads(context: Context, claims: list[Claim]) -> Iterator[Finding]
                 head.root, name,
             )
         )  # fmt: skip
+
+
+def _keys_known(context: Context, head: HeadName) -> dict[bytes, int]:
+    """The public keys of nodes when a head was signed, by later states; none without one."""
+    return {
+        key.public_key: key.node_id
+        for state, header in headers_of(context).items()
+        if state.group == head.group and state.index >= head.index
+        for key in header.log_keys
+    }
 
 
 # -- the trees of segments -------------------------------------------------------------------
@@ -222,23 +283,21 @@ def part_row(
     try:
         content = store.read(name)
         tree = read_tree(content)
-        part = Part(named.group, 0, named.first, name, [], [])
+        part = Part(named.group, named.first, named.last, name)
     except (ObjectMissing, Damaged):
         return None
     problem = None
     if tree is not None:
         try:
             entries = read_entries(content, first_index=tree.begin)
-            part = part_of(named.group, name, tree, entries, places)
+            part = part_of(part, tree, entries, places)
         except Damaged as damaged:
             problem = damaged.detail
     return named.group, named.first, name, log_trees.encode(part), problem
 
 
 def _trees(context: Context, places: set[int]) -> tuple[list[Place], list[Finding]]:
-    """The roots of the log's trees at places, and at their ends; and what is wrong with them."""
-    for overlap in context.listing.overlaps:
-        places |= {overlap.first - 1, overlap.last}
+    """What `log_trees.follow` makes of the log, and what is wrong with segments by themselves."""
     reader = TreeReader(context.of_sources, columns_of(_PARTS_DDL), places)
     parts = context.keep(context.read(reader, _PARTS_DDL))
     broken = [
@@ -255,13 +314,16 @@ def _trees(context: Context, places: set[int]) -> tuple[list[Place], list[Findin
         )
 
     rows = map_in_arrow(ordered.select("body"), together, _PLACES_DDL).collect()
-    roots = [log_trees.decode_place(row["body"]) for row in rows]
+    return [log_trees.decode_place(row["body"]) for row in rows], broken
+
+
+def odd_trees(context: Context, roots: Iterable[Place]) -> Iterator[Finding]:
+    """The segments that `log_trees.follow` has found."""
     for one in roots:
         if one.root is None:
             index = one.first_index + one.size
             told = "it names another tree than the entries before it have, or none"
-            broken.append(_differs(context, one.group, index, one.object, told))
-    return roots, broken
+            yield _differs(context, one.group, index, one.object, told)
 
 
 def _differs(context: Context, group: int, index: int, name: str, told: str) -> Finding:
