@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from pyspark.sql.types import (
@@ -14,12 +15,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from streamd_audit import states
+from streamd_audit import states, tree_job
 from streamd_audit.checkpoints import read_manifest
 from streamd_audit.errors import Damaged, ObjectMissing
 from streamd_audit.frames import columns_of
 from streamd_audit.listing import Overlap
 from streamd_audit.log_overlaps import DIGESTS_DDL, DigestReader
+from streamd_audit.names import SegmentName, parse
 from streamd_audit.replay import scan, stored
 from streamd_audit.sources.manifests import ManifestsSource
 from streamd_audit.sources.packs import PacksSource
@@ -110,6 +112,22 @@ class Reading:
         reader = DigestReader(self._options, schema, overlaps)
         pieces = list(reader.pieces(self._store))
         return [row for piece in pieces for row in _tuples(reader, self._store, piece)]
+
+    def parts_of_tree(self, places: set[int]) -> list[Row]:
+        """The trees of segments, in the order of entries, as rows of `tree_job._PARTS_DDL`."""
+        schema = schema_of(tree_job._PARTS_DDL)
+        found: list[Row] = []
+        for piece in tree_job.TreeReader(self._options, schema, ()).pieces(self._store):
+            named = parse(piece.name.partition("/")[2])
+            assert isinstance(named, SegmentName)
+            inside = frozenset(one for one in places if named.first <= one <= named.last)
+
+            def read(piece: Piece = piece, inside: frozenset[int] = inside) -> list[Row]:
+                reader = tree_job.TreeReader(self._options, schema, inside)
+                return list(_tuples(reader, self._store, piece))
+
+            found += self._memory.once(("tree", piece, inside, self.content(piece.name)), read)
+        return sorted(found, key=itemgetter(0, 1, 2))
 
     def _rows(self, kind: type[BucketSource], ddl: str, **more: str) -> list[Said]:
         """The rows of a source."""

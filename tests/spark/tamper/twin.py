@@ -14,8 +14,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 
-from streamd_audit import chunks_job, header_job, log_ends, log_job, log_segments
+from streamd_audit import (
+    chunks_job,
+    header_job,
+    log_ends,
+    log_job,
+    log_segments,
+    log_trees,
+    tree_job,
+)
 from streamd_audit.context import Context
 from streamd_audit.findings import Finding, finding
 from streamd_audit.listing import look_through
@@ -44,13 +53,18 @@ class Twin:
         self._replayer = Replayer()
         self._memory = Memory()
 
-    def verdict(self, store: Store, mark: Watermark | None = None) -> Verdict:
-        return fold(self.findings(store, mark))
+    def verdict(
+        self, store: Store, mark: Watermark | None = None, kept: Sequence[Path] = ()
+    ) -> Verdict:
+        return fold(self.findings(store, mark, kept))
 
-    def findings(self, store: Store, mark: Watermark | None = None) -> list[Finding]:
-        """All findings, before they are folded."""
+    def findings(
+        self, store: Store, mark: Watermark | None = None, kept: Sequence[Path] = ()
+    ) -> list[Finding]:
+        """All findings, before they are folded; `kept` are files with heads."""
         # There is no session: nothing here may ask for one.
-        context = Context(None, Options("memory", cluster=self._cluster))  # type: ignore[arg-type]
+        options = Options("memory", cluster=self._cluster, expect=[*kept])
+        context = Context(None, options)  # type: ignore[arg-type]
         context.__dict__["store"] = store
         context.__dict__["cluster"] = self._cluster
         context.__dict__["listing"] = look_through(store, self._cluster)
@@ -89,6 +103,24 @@ class _Audit:
             if not self._log.settled:
                 yield log_job._unsettled(context)
             yield from self._of_states(self._log)
+        yield from self._of_trees()
+
+    def _of_trees(self) -> Iterator[Finding]:
+        """As `tree_job.tree_job`."""
+        context = self._context
+        kept = tree_job.kept_in(context)
+        claims, found = tree_job.claims_of(context, kept)
+        yield from found
+        places = tree_job.places_asked(context, claims)
+        parts = []
+        for group, first, name, body, problem in self._reads.parts_of_tree(places):
+            if problem is not None:
+                yield tree_job._differs(context, group, first, name, problem)
+            else:
+                parts.append(log_trees.decode_part(body))
+        roots = list(log_trees.follow(parts, places))
+        yield from tree_job.odd_trees(context, roots)
+        yield from tree_job.judged_claims(context, kept, claims, roots)[0]
 
     def _overlapping(self) -> tuple[list[Finding], list[Problem]]:
         """As `log_overlaps.overlapping`."""
