@@ -107,12 +107,16 @@ decode_joint = msgspec.msgpack.Decoder(Joint).decode
 class Scan(LogReader):
     """Reads segments as the source does, and makes rows of `SCANNED_DDL`.
 
-    `places` are indexes of requested entries; a bundle ends with each. Only commands after entry
-    `since` are taken.
+    `places` are indexes of requested entries; a bundle ends with each. Of a group that `since` has
+    only commands after that entry are taken.
     """
 
     def __init__(
-        self, options: Mapping[str, str], schema: StructType, places: Sequence[int], since: int
+        self,
+        options: Mapping[str, str],
+        schema: StructType,
+        places: Sequence[int],
+        since: Mapping[int, int],
     ) -> None:
         super().__init__(options, schema)
         self.columns = frozenset(LogSource.COLUMNS)
@@ -145,7 +149,8 @@ class Scan(LogReader):
     def _rows(
         self, piece: Piece, name: SegmentName, entries: list[LogEntry]
     ) -> Iterator[pa.RecordBatch]:
-        wanted = [entry for entry in entries if entry.index > self._since]
+        since = self._since.get(name.group, 0)
+        wanted = [entry for entry in entries if entry.index > since]
         order = _order(name.group, piece.name, wanted)
         rows = [_told(told) for told in self._runs.take(order)]
         begin = 0

@@ -73,11 +73,7 @@ def scanned(context: Context) -> DataFrame:
     def read() -> DataFrame:
         spark = context.spark
         tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        since = 0
-        if context.since is not None:
-            # From the state on that the replay begins with.
-            indexes = [state.index for state in readable_states(context)]
-            since = max((index for index in indexes if index <= context.since), default=0)
+        since = scanned_after(context)
         context.notes["scanned_after"] = since
         places = sorted(places_asked(context))
         reader = scan.Scan(context.of_sources, columns_of(scan.SCANNED_DDL), places, since)
@@ -86,6 +82,16 @@ def scanned(context: Context) -> DataFrame:
         return context.keep(context.read(reader, scan.SCANNED_DDL, parts))
 
     return context.shared("scanned", read)
+
+
+def scanned_after(context: Context) -> dict[int, int]:
+    """The last entries of groups that are not read: those of the states with which an incremental
+    replay begins."""
+    found: dict[int, int] = {}
+    for state in readable_states(context) if context.since is not None else ():
+        if context.since is not None and state.index <= context.since.of(state.group):
+            found[state.group] = max(found.get(state.group, 0), state.index)
+    return found
 
 
 def places_asked(context: Context) -> set[int]:
@@ -215,7 +221,8 @@ def _replay(context: Context, spans: Sequence[Span]) -> Replayed | None:
     for group, span in latest.items():
         of_group = [state for state in readable_states(context) if state.group == group]
         try:
-            before, after = chosen_states(of_group, span, context.since)
+            since = None if context.since is None else context.since.of(group)
+            before, after = chosen_states(of_group, span, since)
         except NotRun:
             continue  # `log_job` tells of the gap before the span
         header = first_header(group)

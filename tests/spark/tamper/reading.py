@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -91,16 +91,16 @@ class Reading:
         """The rows of all states, and what is wrong with their objects."""
         return self._rows(stored.StrictStates, stored._STATES_DDL, every="true")
 
-    def scanned(self, places: set[int]) -> list[Row]:
-        """The log, as rows of `scan.SCANNED_DDL`."""
+    def scanned(self, places: set[int], since: Mapping[int, int]) -> list[Row]:
+        """The log, of groups after entries of `since`, as rows of `scan.SCANNED_DDL`."""
         schema = schema_of(scan.SCANNED_DDL)
         inside = tuple(sorted(places))
         found: list[Row] = []
-        for piece in scan.Scan(self._options, schema, inside, 0).pieces(self._store):
-            key = "scan", piece, inside, self.content(piece.name)
+        for piece in scan.Scan(self._options, schema, inside, since).pieces(self._store):
+            key = "scan", piece, inside, tuple(since.items()), self.content(piece.name)
 
             def read(piece: Piece = piece) -> list[Row]:
-                one = scan.Scan(self._options, schema, inside, 0)
+                one = scan.Scan(self._options, schema, inside, since)
                 return list(_tuples(one, self._store, piece))
 
             found += self._memory.once(key, read)

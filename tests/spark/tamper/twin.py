@@ -36,7 +36,7 @@ from streamd_audit.rows import first_header
 from streamd_audit.states import State
 from streamd_audit.store import Store
 from streamd_audit.verdict import Verdict, fold
-from streamd_audit.watermark import Watermark
+from streamd_audit.watermark import Since, Watermark
 from tests.spark.tamper import stated
 from tests.spark.tamper.packed import Packs
 from tests.spark.tamper.reading import Memory, Reading, Row
@@ -59,12 +59,17 @@ class Twin:
         return fold(self.findings(store, mark, kept))
 
     def findings(
-        self, store: Store, mark: Watermark | None = None, kept: Sequence[Path] = ()
+        self,
+        store: Store,
+        mark: Watermark | None = None,
+        kept: Sequence[Path] = (),
+        since: Since | None = None,
     ) -> list[Finding]:
-        """All findings, before they are folded; `kept` are files with heads."""
+        """All findings, before they are folded; `kept` are files with heads. Packs are judged
+        whole, also with `since`."""
         # There is no session: nothing here may ask for one.
         options = Options("memory", cluster=self._cluster, expect=[*kept])
-        context = Context(None, options)  # type: ignore[arg-type]
+        context = Context(None, options, since)  # type: ignore[arg-type]
         context.__dict__["store"] = store
         context.__dict__["cluster"] = self._cluster
         context.__dict__["listing"] = look_through(store, self._cluster)
@@ -80,10 +85,11 @@ class _Audit:
         self._context = context
         self._reads = reads
         context.shared("manifests", reads.manifests)
-        self._scanned = reads.scanned(whole.places_asked(context))
-        context.shared("account", lambda: _account(self._scanned))
         rows = reads.state_rows()
         context.shared("looked through", lambda: stated.looked_through(context, rows))
+        since = context.notes["scanned_after"] = whole.scanned_after(context)
+        self._scanned = reads.scanned(whole.places_asked(context), since)
+        context.shared("account", lambda: _account(self._scanned))
         self._spans = stated.spans_of(context, rows)
         context.shared("headers", lambda: stated.headers_in(context, self._spans))
         self._plans = self._planned()
@@ -171,7 +177,8 @@ class _Audit:
         for group, span in {span.group: span for span in whole.spans_of(context)}.items():
             of_group = [one for one in stored.readable_states(context) if one.group == group]
             try:
-                before, after = whole.chosen_states(of_group, span, context.since)
+                since = None if context.since is None else context.since.of(group)
+                before, after = whole.chosen_states(of_group, span, since)
             except NotRun:
                 continue
             header, limits = first_header(group), []
