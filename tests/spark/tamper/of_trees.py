@@ -11,7 +11,6 @@ from crc32c import crc32c
 
 from streamd.objectstore.segments import tree_of_segment
 from streamd.objectstore.tree_frames import MAGIC
-from streamd.proofs.heads import signed
 from streamd.proofs.published import PublishedHead, read_published
 from tests.spark.forging import Folder, named_segment
 from tests.spark.resealing import SEGMENT_HEAD, good_head
@@ -131,7 +130,7 @@ def head_signed_again(site: Site) -> str:
     if field != "nothing":
         text = _told(random, text, field)
     private_key = random.randbytes(32)
-    note = signed(text, private_key, folder.cluster_id)
+    note = signing.signed_note(folder, text, private_key)
     keys = [signing.own_key(folder, private_key)]
     how = random.choice(("its-own-key", "its-own-key", "vouched-for-by-none", "with-the-first-key"))
     if how == "vouched-for-by-none":

@@ -7,7 +7,7 @@ import msgspec
 from streamd.objectstore.names import HeadName, digest_of
 from streamd.objectstore.segments import tree_of_segment
 from streamd.objectstore.tree_frames import TreeRecorder
-from streamd.proofs.heads import key_text, public_key_of, sign, signed
+from streamd.proofs.heads import key_of, key_text, public_key_of, sign, signed
 from streamd.proofs.published import (
     PublishedHead,
     PublishedKey,
@@ -53,7 +53,7 @@ def put_head(
     itself, with the time of another head."""
     last = index, checked(like).head.time_ms
     head = head_of(folder.cluster_id, folder.group_id, tree.first_index, tree.nodes, last)
-    note = signed(head.text, private_key, folder.cluster_id)
+    note = signed_note(folder, head.text, private_key)
     return put_published(folder, index, PublishedHead(note, [own_key(folder, private_key)]))
 
 
@@ -64,6 +64,10 @@ def put_published(folder: Folder, index: int, head: object) -> str:
 def put_content(folder: Folder, index: int, content: bytes) -> str:
     """Put a head's object under its name."""
     return folder.put(str(HeadName(folder.group_id, index, digest_of(content))), content)
+
+
+def signed_note(folder: Folder, text: str, private_key: bytes) -> str:
+    return signed(text, private_key, key_of(folder.cluster_id, public_key_of(private_key)))
 
 
 def own_key(folder: Folder, private_key: bytes) -> PublishedKey:
