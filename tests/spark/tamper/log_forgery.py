@@ -112,9 +112,9 @@ def tree_before(folder: Folder, segment: str) -> LogTree | None:
     return None if frame is None else frame.tree
 
 
-def forge_log(folder: Folder, changes: Mapping[int, Entry], anew: int = 0) -> None:
+def forge_log(folder: Folder, changes: Mapping[int, Entry], restart: int = 0) -> None:
     """As `Folder.forge_log`, whose changes have to be batches, and with all heads left. The tree
-    over the log begins anew with entry `anew`, which has to be the first one of a segment."""
+    over the log begins again with entry `restart`, which has to be the first one of a segment."""
     places = Places(folder.group_id)
     places.at |= folder.named_places()
     for name in folder.segments():
@@ -128,8 +128,8 @@ def forge_log(folder: Folder, changes: Mapping[int, Entry], anew: int = 0) -> No
             place = LogPosition(entry.index, entry.term, chain, _time(entry, place.time_ms))
             places.at[entry.index] = place
         before = tree_before(folder, name)
-        if previous.index + 1 == anew:
-            before = LogTree(anew)
+        if previous.index + 1 == restart:
+            before = LogTree(restart)
         elif before is not None:
             before = places.trees.get(previous.index, before)
         made = sealed(folder, previous, entries, tree=before)

@@ -89,13 +89,13 @@ def trees_gone(site: Site) -> str:
 
 
 @change("history")
-def tree_anew(site: Site) -> str:
-    """The tree begins anew within the log, as after a gap, and everything agrees with that."""
+def tree_begun_again(site: Site) -> str:
+    """The tree begins again within the log, as after a gap, and everything agrees with that."""
     folder = site.folder
     begun = [log_forgery.previous_of(folder, name).index + 1 for name in folder.segments()]
     first = site.random.choice(begun[1:])
-    log_forgery.forge_log(folder, {}, anew=first)
-    return f"tree-anew{signing.forge_heads(site, first)}: from entry {first} on"
+    log_forgery.forge_log(folder, {}, restart=first)
+    return f"tree-begun-again{signing.forge_heads(site, first)}: from entry {first} on"
 
 
 # -- heads -------------------------------------------------------------------------------------

@@ -32,7 +32,9 @@ def test_each_group_continues_from_its_own_mark(stores: tuple[Grown, Grown]) -> 
         found = Twin(grown.cluster_id).findings(MemoryStore(objects), since=since)
         return {one.group for one in found if one.kind in ("bytes_differ", "slice_contradicts_log")}
 
-    ahead, behind = (Mark(0, one.index, 0, 0) for one in (newest, oldest))
-    assert groups(ahead, behind._replace(group=1)) == {1}
-    assert groups(ahead) == {1}, "no earlier audit has judged it"
-    assert groups(ahead, ahead._replace(group=1)) == set(), "what was judged is not judged again"
+    all_of_it, some = (Mark(0, one.index, 0, 0) for one in (newest, oldest))
+    assert groups(all_of_it, some._replace(group=1)) == {1}
+    assert groups(all_of_it) == {1}, "no earlier audit has judged it"
+    assert groups(all_of_it, all_of_it._replace(group=1)) == set(), (
+        "what was judged is not judged again"
+    )

@@ -103,11 +103,11 @@ def test_what_retention_has_left_begins_with_any_tree(stores: tuple[Grown, Grown
 # -- kept heads ------------------------------------------------------------------------------
 
 
-def test_a_tree_that_begins_anew_is_not_that_of_a_kept_head(
+def test_a_tree_that_begins_again_is_not_that_of_a_kept_head(
     folder: Folder, keep: Callable[[int], Path]
 ) -> None:
     begun = log_forgery.previous_of(folder, folder.segments()[3]).index + 1
-    log_forgery.forge_log(folder, {}, anew=begun)
+    log_forgery.forge_log(folder, {}, restart=begun)
     for name in folder.names("heads"):
         if signing.head_name(folder, name).log_index >= begun:
             del folder.objects[name]
