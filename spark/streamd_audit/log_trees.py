@@ -12,14 +12,17 @@ from itertools import groupby
 from operator import attrgetter
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from streamd_audit.errors import CONTRADICTION, Damaged
-from streamd_audit.segments import Entry, Tree
-from streamd_audit.tree import Subtree, joined, leaf_of, placed, push, root_of
+from streamd_audit.framing import Buffer
+from streamd_audit.names import SegmentName
+from streamd_audit.segments import Entry, Tree, read_tree
+from streamd_audit.tree import LeafRun, Subtree, joined, leaf_of, placed, push, root_of
 
 # The level of the lowest subtrees whose roots a segment keeps.
 _TILE_LEVEL = 8
+_OTHER_TREE = "it names another tree than the entries before it have, or none"
 
 
 class Run(msgspec.Struct, array_like=True):
@@ -55,7 +58,7 @@ class Part(msgspec.Struct, array_like=True):
 
 class Place(msgspec.Struct, array_like=True, frozen=True):
     """The tree that begins with entry `first_index` had `root` when it had `size` leaves, by the
-    entries up to those of `object`.
+    entries up to those of `object`; `read` of those leaves are entries of the archive.
 
     Without a root that object names another tree, or none, where `size` leaves precede it.
     """
@@ -65,42 +68,125 @@ class Place(msgspec.Struct, array_like=True, frozen=True):
     size: int
     object: str
     root: bytes | None
+    read: int = 0
+
+
+class SegmentPart(msgspec.Struct, array_like=True, frozen=True):
+    """A segment's part of the tree, and what is wrong with it."""
+
+    part: Part
+    problem: str | None
 
 
 encode = msgspec.msgpack.Encoder().encode
-decode_part = msgspec.msgpack.Decoder(Part).decode
-decode_place = msgspec.msgpack.Decoder(Place).decode
+decode_part = msgspec.msgpack.Decoder(SegmentPart).decode
+decode_judged = msgspec.msgpack.Decoder(tuple[Place, str | None]).decode
 
 
-def part_of(part: Part, tree: Tree, entries: Iterable[Entry], places: Collection[int]) -> Part:
-    """The part of a segment that names `tree`. A run ends at each entry in `places`.
+class PartMaker:
+    """Makes the part of a whole segment of its entries, which it gets as they are read."""
 
-    `entries` are those from `tree.begin` on. Raises `Damaged` if the segment does not have that
-    one, or names nodes that no tree has, or roots that its entries do not have.
-    """
-    if not part.first <= tree.begin <= part.last:
-        raise Damaged(CONTRADICTION, f"its part of the tree begins with entry {tree.begin}")
-    begin = tree.begin - tree.first_index
-    whole = placed(begin, tree.nodes) if 0 < tree.first_index <= tree.begin else None
-    if whole is None:
-        raise Damaged(CONTRADICTION, f"no tree has {len(tree.nodes)} nodes before {tree.begin}")
-    runs: list[Run] = []
-    run: list[Subtree] = []
-    tiles: list[bytes] = []
-    end = begin
-    for entry in entries:
-        leaf = Subtree(0, entry.index - tree.first_index, leaf_of(entry))
-        push(run, leaf)
-        tiles += (one.root for one in push(whole, leaf) if one.level >= _TILE_LEVEL)
-        end = leaf.number + 1
-        if entry.index in places:
-            runs.append(Run(end, run))
-            run = []
-    if run:
-        runs.append(Run(end, run))
-    if b"".join(tiles) != tree.tiles:
-        raise Damaged(CONTRADICTION, "a segment names roots of subtrees that its entries lack")
-    return replace(part, first_index=tree.first_index, begin=begin, before=tree.nodes, runs=runs)
+    def __init__(
+        self, name: str, named: SegmentName, content: Buffer, places: Collection[int]
+    ) -> None:
+        """A run ends at each entry in `places`. Raises `Damaged` if the segment's part of the tree
+        cannot be read."""
+        tree = read_tree(content)
+        self._part = Part(named.group, named.first, named.last, name)
+        self._problem: str | None = None
+        self._grown: _Grown | None = None
+        try:
+            self._grown = None if tree is None else _Grown(self._part, tree, places)
+        except Damaged as damaged:
+            self._problem = damaged.detail
+
+    def add(self, entry: Entry) -> None:
+        """Take the next entry."""
+        if self._grown is not None:
+            try:
+                self._grown.add(entry)
+            except Damaged as damaged:
+                self._fail(damaged)
+
+    def finish(self, damaged: Damaged | None) -> SegmentPart:
+        """The part; `damaged` is what is wrong after the last entry that could be read."""
+        if self._grown is not None:
+            try:
+                if damaged is not None:
+                    raise damaged
+                self._part = self._grown.finish()
+            except Damaged as problem:
+                self._fail(problem)
+        return SegmentPart(self._part, self._problem)
+
+    def _fail(self, damaged: Damaged) -> None:
+        self._grown, self._problem = None, damaged.detail
+
+
+class _Grown:
+    """The subtrees of a segment's entries. Raises `Damaged` if the segment does not have the entry
+    with which its part of the tree begins, or names nodes that no tree has."""
+
+    def __init__(self, part: Part, tree: Tree, places: Collection[int]) -> None:
+        if not part.first <= tree.begin <= part.last:
+            raise Damaged(CONTRADICTION, f"its part of the tree begins with entry {tree.begin}")
+        begin = tree.begin - tree.first_index
+        whole = placed(begin, tree.nodes) if 0 < tree.first_index <= tree.begin else None
+        if whole is None:
+            raise Damaged(CONTRADICTION, f"no tree has {len(tree.nodes)} nodes before {tree.begin}")
+        self._whole, self._tree, self._places = whole, tree, places
+        self._part = replace(
+            part, first_index=tree.first_index, begin=begin, before=tree.nodes, runs=[]
+        )
+        self._end = begin
+        self._leaves: list[bytes] = []
+        self._tiles: list[Subtree] = []
+
+    def add(self, entry: Entry) -> None:
+        """Take the next entry. Raises `Damaged` if it has no leaf."""
+        index = entry.index
+        if index >= self._tree.begin:
+            self._leaves.append(leaf_of(entry))
+            if index in self._places:
+                self._end_run()
+
+    def finish(self) -> Part:
+        """Raises `Damaged` if the segment names roots that its entries do not have."""
+        if self._leaves:
+            self._end_run()
+        # In the order in which the last of their leaves complete them.
+        tiles = sorted(self._tiles, key=lambda one: ((one.number + 1) << one.level, one.level))
+        if b"".join(one.root for one in tiles) != self._tree.tiles:
+            raise Damaged(CONTRADICTION, "a segment names roots of subtrees that its entries lack")
+        return self._part
+
+    def _end_run(self) -> None:
+        run = LeafRun(self._end, self._leaves, _TILE_LEVEL)
+        self._end, self._leaves = self._end + len(self._leaves), []
+        self._part.runs.append(Run(self._end, run.subtrees))
+        self._tiles += run.large
+        for subtree in run.subtrees:
+            parents = push(self._whole, subtree)
+            self._tiles += (one for one in parents if one.level >= _TILE_LEVEL)
+
+
+def judged(
+    parts: Iterable[SegmentPart], places: Collection[int]
+) -> Iterator[tuple[Place, str | None]]:
+    """What `follow` makes of the parts of segments, and what is wrong at a place."""
+    broken: list[tuple[Place, str | None]] = []
+
+    def whole() -> Iterator[Part]:
+        for part, problem in map(astuple, parts):
+            if problem is None:
+                yield part
+            else:
+                place = Place(part.group, 0, part.first, part.object, None)
+                broken.append((place, problem))
+
+    for one in follow(whole(), places):
+        yield one, _OTHER_TREE if one.root is None else None
+    yield from broken
 
 
 def follow(parts: Iterable[Part], places: Collection[int]) -> Iterator[Place]:
@@ -123,7 +209,7 @@ class _Followed:
     def __init__(self, group: int, places: Collection[int]) -> None:
         self._group = group
         self._places = places
-        self._first_index = self._size = 0
+        self._first_index = self._size = self._read = 0
         self._tree: list[Subtree] = []
         self._roots: dict[int, bytes] = {}
         # The last entry in any segment, and the segment without a tree that reaches furthest.
@@ -170,6 +256,7 @@ class _Followed:
             if part.last <= self._last:
                 return
         yield from self.end_tree()
+        self._read = 0
         self._take(part)
         yield from self._join(part)
 
@@ -184,9 +271,11 @@ class _Followed:
             if run.end <= self._size:
                 continue
             self._tree = joined([*self._tree, *run.subtrees])
-            self._size = run.end
+            self._read, self._size = self._read + run.end - self._size, run.end
             root = root_of(self._tree)
-            self._newest = Place(self._group, self._first_index, self._size, part.object, root)
+            self._newest = Place(
+                self._group, self._first_index, self._size, part.object, root, self._read
+            )
             if self._end in self._places:
                 self._roots[self._size] = root
                 yield self._newest

@@ -22,7 +22,7 @@ from streamd_audit import (
     log_ends,
     log_job,
     log_segments,
-    log_trees,
+    tree_claims,
     tree_job,
 )
 from streamd_audit.context import Context
@@ -87,11 +87,13 @@ class _Audit:
         context.shared("manifests", reads.manifests)
         rows = reads.state_rows()
         context.shared("looked through", lambda: stated.looked_through(context, rows))
-        since = context.notes["scanned_after"] = whole.scanned_after(context)
-        self._scanned = reads.scanned(whole.places_asked(context), since)
-        context.shared("account", lambda: _account(self._scanned))
         self._spans = stated.spans_of(context, rows)
         context.shared("headers", lambda: stated.headers_in(context, self._spans))
+        since = context.notes["scanned_after"] = whole.scanned_after(context)
+        trees = tree_claims.tree_places(context)
+        self._scanned = reads.scanned(whole.places_asked(context), since, trees)
+        covered = reads.covered(context.listing.overlaps, trees)
+        context.shared("account", lambda: _account([*self._scanned, *covered], trees))
         self._plans = self._planned()
         self._events = list(stated.events_of(context, self._spans, self._plans))
         self._log = self._replayed(replayer)
@@ -114,19 +116,13 @@ class _Audit:
     def _of_trees(self) -> Iterator[Finding]:
         """As `tree_job.tree_job`."""
         context = self._context
-        kept = tree_job.kept_in(context)
-        claims, found = tree_job.claims_of(context, kept)
-        yield from found
-        places = tree_job.places_asked(context, claims)
-        parts = []
-        for group, first, name, body, problem in self._reads.parts_of_tree(places):
-            if problem is not None:
-                yield tree_job._differs(context, group, first, name, problem)
-            else:
-                parts.append(log_trees.decode_part(body))
-        roots = list(log_trees.follow(parts, places))
-        yield from tree_job.odd_trees(context, roots)
-        yield from tree_job.judged_claims(context, kept, claims, roots)[0]
+        kept, claims, wrong = tree_claims.claims_of(context)
+        yield from wrong
+        trees = whole.account_of(context).trees
+        for place, told in trees:
+            if told is not None:
+                yield tree_job._differs(context, place, told)
+        yield from tree_job.judged_claims(context, kept, claims, [one for one, _ in trees])[0]
 
     def _overlapping(self) -> tuple[list[Finding], list[Problem]]:
         """As `log_overlaps.overlapping`."""
@@ -256,10 +252,13 @@ class _Audit:
                 )
 
 
-def _account(scanned: Sequence[Row]) -> whole.Account:
+def _account(scanned: Sequence[Row], trees: set[int]) -> whole.Account:
     few = [Scanned._make(row) for row in scanned if row[0] >= scan.WRONG]
-    few.sort(key=lambda row: [-1 if each is None else each for each in _order(row)])
-    return whole.account_in(whole.few_of((*_order(row), *row[10:]) for row in few))
+    few.sort(
+        key=lambda row: ([-1 if each is None else each for each in _order(row)], row[11] or "")
+    )
+    rows = ((*_order(row), *row[10:]) for row in few)
+    return whole.account_in(whole.few_of(rows, trees))
 
 
 def _order(row: Scanned) -> tuple[int | None, ...]:
