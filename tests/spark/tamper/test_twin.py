@@ -45,6 +45,9 @@ def test_the_twin_reports_each_damage_as_the_audit_must(
 ) -> None:
     for damage in ALL:
         scene = Scene.of(rich, little)
+        # As in the groups that are audited in Spark, for which nobody can sign heads.
+        for name in scene.folder.names("heads"):
+            del scene.folder.objects[name]
         expected = damage.on(scene)
         verdict = twin.verdict(MemoryStore(scene.folder.objects))
         document = as_json(verdict, {}, {})
