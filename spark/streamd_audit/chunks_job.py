@@ -30,13 +30,15 @@ from streamd_audit.chunks.coverage import (
 from streamd_audit.chunks.reading import FINDING, PACK, ends_in_pack, findings_in, read_packs
 from streamd_audit.chunks.refs import references
 from streamd_audit.context import Context, Judged
+from streamd_audit.errors import Damaged, ObjectMissing
 from streamd_audit.findings import FINDINGS_DDL, Finding, findings_batch
 from streamd_audit.frames import batches_of, findings_frame, rows_in, shaped
 from streamd_audit.listing import listing_findings
 from streamd_audit.log_ends import last_entries
 from streamd_audit.replay.stored import state_indexes
-from streamd_audit.replay.whole import numbers_before, replayed
+from streamd_audit.replay.whole import numbers_before, plans_of, replayed
 from streamd_audit.runner import run
+from streamd_audit.segments import HEAD_BYTES, read_entries, read_head
 from streamd_audit.sources.packs import PacksSource
 from streamd_audit.states import State, listed_states, manifest_findings, manifests_of, states_of
 from streamd_audit.store import open_store
@@ -44,6 +46,8 @@ from streamd_audit.store import open_store
 _ENDS_DDL = "`group` int, object string, stream_id long, end_record long"
 # How many missing packs are looked for once more.
 _LOOKED_FOR = 10_000
+# Within which time of the log a leader has made the first state of it.
+_FIRST_STATE_MS = 60_000
 
 
 def chunks_job(context: Context) -> Judged:
@@ -107,8 +111,26 @@ def _of_listing(context: Context) -> list[Finding]:
     places = [
         (row["group"], row["index"], int(row["snapshot_id"], 16)) for row in manifests_of(context)
     ]
-    found = listing_findings(context.listing, context.cluster, places)
+    found = listing_findings(
+        context.listing, context.cluster, places, lambda group: _is_young(context, group)
+    )
     return found + manifest_findings(context)
+
+
+def _is_young(context: Context, group: int) -> bool:
+    """Whether a whole log is so short that its first state may still be to come: a leader makes it
+    in seconds, once the first entries are archived."""
+    listing = context.listing
+    if listing.first_entries.get(group) != 1:
+        return False
+    try:
+        first = context.store.read(listing.first_segments[group])
+        last = context.store.read(listing.last_segments[group], 0, HEAD_BYTES)
+        # The first entries have no time.
+        times = (entry.time_ms for entry in read_entries(first) if entry.time_ms)
+        return read_head(last).last.time_ms - next(times, 0) <= _FIRST_STATE_MS
+    except (ObjectMissing, Damaged):
+        return False
 
 
 class _Counted(NamedTuple):
@@ -155,9 +177,15 @@ def _still_missing(context: Context, found: DataFrame, states: Sequence[State]) 
 
 def _judged_before(context: Context) -> dict[int, int]:
     """The numbers of states that an incremental audit takes as they are, by their groups."""
-    if context.since is None or replayed(context) is None:
+    since = context.since
+    if since is None or replayed(context) is None:
         return {}
-    return numbers_before(context)
+    plans = plans_of(context)
+    return {
+        group: number
+        for group, number in numbers_before(context).items()
+        if (plans[group].before or 0) <= since.of(group)
+    }
 
 
 def _gone(context: Context, listed: DataFrame, passed: DataFrame) -> DataFrame:

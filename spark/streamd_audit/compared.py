@@ -69,7 +69,7 @@ def _not_compared(context: Context, found: Replayed | None) -> list[str]:
 def _known_before(context: Context, mark: object) -> Sequence[int]:
     """The last entries of logs that an earlier audit judged, or that kept heads are of."""
     marks = [one.index for one in mark.marks] if isinstance(mark, Watermark) else []
-    heads = [head.first_index + head.size - 1 for head in context.notes.get("kept_heads", ())]
+    heads = [head.first_index + head.size - 1 for head in context.notes.get("proved_heads", ())]
     return [*marks, *([max(heads)] if heads else [])]
 
 

@@ -22,6 +22,7 @@ from streamd_audit.options import NotRun, Options
 from streamd_audit.sources.filters import Filters
 from streamd_audit.sources.source import BucketReader, BucketSource
 from streamd_audit.store import Store, open_store
+from streamd_audit.watermark import Since
 
 T = TypeVar("T")
 
@@ -45,12 +46,12 @@ class Judged(NamedTuple):
 
 @dataclass
 class Context:
-    """`since` is the index after which entries are judged; None for all. `notes` are facts that
+    """`since` are the entries after which others are judged; None for all. `notes` are facts that
     jobs leave for one another and for the watermark."""
 
     spark: SparkSession
     options: Options
-    since: int | None = None
+    since: Since | None = None
     notes: dict[str, Any] = field(default_factory=dict)
     _shared: dict[str, Any] = field(default_factory=dict)
     _kept: list[DataFrame] = field(default_factory=list)

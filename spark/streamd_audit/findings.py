@@ -49,7 +49,7 @@ KINDS: dict[str, Kind] = {
     "states_missing": Kind(
         ERROR,
         "there are packs, and no state that refers to them",
-        "somebody deleted the states, or the cluster is younger than its first",
+        "somebody deleted the states, or the store lost them",
     ),
     # Slices.
     "slice_damaged": Kind(FATAL, "a slice's bytes do not have its CRC-32C", _STORE),

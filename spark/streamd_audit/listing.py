@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
 from streamd_audit.directories import Listed, Odd
-from streamd_audit.findings import Finding, finding
+from streamd_audit.findings import INFO, Finding, finding
 from streamd_audit.names import (
     EndName,
     HeadName,
@@ -25,6 +25,14 @@ from streamd_audit.store import Store
 # How many objects are remembered by name; further ones are only counted.
 _NAMED = 1000
 _POINTERS = 10_000
+
+
+class Held(NamedTuple):
+    """Consecutive entries of a group that names of segments say, both ends included."""
+
+    group: int
+    first: int
+    last: int
 
 
 class Overlap(NamedTuple):
@@ -43,8 +51,9 @@ class Listing:
     `unknown` have names that no streamd gives, `odd` are other things than objects. `checkpoints`
     are the places that have pieces: (group, index, checkpoint's id), with one piece of each. `ends`
     are the names of pointers to the archive's end, `heads` those of signed heads; `overlaps` are
-    segments with entries that others have; `last_entries` are the last ones that names of segments
-    say, `packs` how many there are, by group.
+    segments with entries that others have; `held` are the entries that names of segments say,
+    `first_segments` and `last_segments` the names of those with the first and the last of them, and
+    `packs` how many there are, by group.
     """
 
     objects: Counter[str] = field(default_factory=Counter)
@@ -55,7 +64,9 @@ class Listing:
     ends: list[str] = field(default_factory=list)
     heads: list[str] = field(default_factory=list)
     overlaps: list[Overlap] = field(default_factory=list)
-    last_entries: dict[int, int] = field(default_factory=dict)
+    held: list[Held] = field(default_factory=list)
+    first_segments: dict[int, str] = field(default_factory=dict)
+    last_segments: dict[int, str] = field(default_factory=dict)
     packs: Counter[int] = field(default_factory=Counter)
 
     @property
@@ -66,11 +77,39 @@ class Listing:
     def count(self) -> int:
         return sum(self.objects.values())
 
+    @property
+    def first_entries(self) -> dict[int, int]:
+        """The first entry of each group that a name says."""
+        return {one.group: one.first for one in reversed(self.held)}
+
+    @property
+    def last_entries(self) -> dict[int, int]:
+        """The last entry of each group that a name says."""
+        return {one.group: one.last for one in self.held}
+
+    def note_segment(self, named: SegmentName, name: str) -> None:
+        """Take the next segment, in the order of names."""
+        before = self.held[-1] if self.held else None
+        if before is None or before.group != named.group or before.last + 1 < named.first:
+            self.held.append(Held(named.group, named.first, named.last))
+            self.first_segments.setdefault(named.group, name)
+            self.last_segments[named.group] = name
+            return
+        if named.first <= before.last and len(self.overlaps) < _POINTERS:
+            end = min(named.last, before.last)
+            self.overlaps.append(Overlap(named.group, named.first, end, name))
+        if named.last > before.last:
+            self.last_segments[named.group] = name
+        self.held[-1] = before._replace(last=max(before.last, named.last))
+
+    def holds(self, group: int, index: int) -> bool:
+        """Whether a name says that a segment has an entry."""
+        return any(one.group == group and one.first <= index <= one.last for one in self.held)
+
 
 def look_through(store: Store, cluster: str) -> Listing:
     """List a cluster's folder to its end. Raises `StoreFailed` when that fails."""
     found = Listing(odd=[*islice(store.odd(f"{cluster}/"), _NAMED)])
-    covered = -1, 0
     for page in store.list(f"{cluster}/"):
         for one in page:
             below = split(one.name)[1]
@@ -89,21 +128,19 @@ def look_through(store: Store, cluster: str) -> Listing:
             elif isinstance(named, HeadName) and len(found.heads) < _POINTERS:
                 found.heads.append(one.name)
             elif isinstance(named, SegmentName):
-                group, last = covered
-                if group == named.group and named.first <= last and len(found.overlaps) < _POINTERS:
-                    end = min(named.last, last)
-                    found.overlaps.append(Overlap(group, named.first, end, one.name))
-                covered = named.group, max(named.last, last if group == named.group else 0)
-                found.last_entries[named.group] = covered[1]
+                found.note_segment(named, one.name)
     return found
 
 
 def listing_findings(
-    listing: Listing, cluster: str, states: Sequence[tuple[int, int, int]]
+    listing: Listing,
+    cluster: str,
+    states: Sequence[tuple[int, int, int]],
+    is_young: Callable[[int], bool],
 ) -> list[Finding]:
     """Unknown objects, other things than objects, packs without a state, and pieces of no state;
-    `states` are the existing ones. Pieces of a state newer than all of them are still being
-    written."""
+    `states` are the existing ones, `is_young` says of a group whether its first one may still be
+    to come. Pieces of a state newer than all of them are still being written."""
     found = [_not_known(one, cluster) for one in listing.unknown]
     for odd in listing.odd:
         kind = "object_unknown" if odd.is_hidden else "object_odd"
@@ -111,15 +148,17 @@ def listing_findings(
     newest = {group: index for group, index, _ in sorted(states)}
     for group, count in listing.packs.items():
         if group not in newest:
-            found.append(
-                finding(
-                    "states_missing",
-                    cluster=cluster,
-                    group=group,
-                    expected=f"a state with {count} packs",
-                    found="none",
-                )
+            missing = finding(
+                "states_missing",
+                cluster=cluster,
+                group=group,
+                expected=f"a state with {count} packs",
+                found="none",
             )
+            if is_young(group):
+                told = "none yet: the log has just begun"
+                missing = replace(missing, severity=INFO, found=told)
+            found.append(missing)
     for place, one in listing.checkpoints.items():
         if place not in states and place[1] <= newest.get(place[0], -1):
             found.append(

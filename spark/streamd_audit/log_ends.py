@@ -64,9 +64,9 @@ def last_entries(context: Context) -> Mapping[int, int]:
     """The last entry of each group's log."""
     found = {span.group: span.last for span in sorted(spans_of(context))}
     # What an incremental audit does not read again, as far as segments have it.
-    unread = int(context.notes.get("scanned_after", 0))
+    unread: Mapping[int, int] = context.notes.get("scanned_after", {})
     for group, index in context.listing.last_entries.items():
-        found[group] = max(found.get(group, 0), min(index, unread))
+        found[group] = max(found.get(group, 0), min(index, unread.get(group, 0)))
     return {group: index for group, index in found.items() if index}
 
 

@@ -143,7 +143,8 @@ def _gaps(context: Context) -> list[Finding]:
             reached = [
                 s.index for s in states if s.group == span.group and s.index >= span.first - 1
             ]
-            is_joined = span.first == 1 or reached or context.since is not None
+            since = 0 if context.since is None else context.since.of(span.group)
+            is_joined = span.first == 1 or reached or since
             if not is_joined:
                 found.append(_gap(context, span.group, 1, span.first - 1))
             continue

@@ -69,7 +69,7 @@ def _run(jobs: Mapping[str, Job], options: Options) -> int:
     about = {
         "store": options.store,
         "cluster": context.cluster,
-        "since": context.since,
+        "since": None if context.since is None else context.since.index,
         "jobs": list(jobs),
     }
     if options.out is not None:

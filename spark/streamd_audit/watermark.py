@@ -54,6 +54,22 @@ class Watermark:
         return cls(cluster, index, term, chain, others)
 
 
+@dataclass(frozen=True)
+class Since:
+    """After which entries of groups an audit judges the log: the last ones that an earlier audit
+    judged, or entry `index` of all of them. A group that no earlier audit judged is judged
+    whole."""
+
+    index: int = 0
+    marks: tuple[Mark, ...] | None = None
+
+    def of(self, group: int) -> int:
+        """The index of a group's entry; 0 before the first one."""
+        if self.marks is None:
+            return self.index
+        return next((mark.index for mark in self.marks if mark.group == group), 0)
+
+
 class Setback(NamedTuple):
     """A fault by its name in `findings`."""
 
@@ -110,22 +126,22 @@ def write_watermark(directory: Path, mark: Watermark) -> None:
     new.replace(path)
 
 
-def begins_after(options: Options, cluster: str) -> tuple[int | None, Watermark | None]:
-    """The index after which to judge the log, and the watermark of an earlier audit.
+def begins_after(options: Options, cluster: str) -> tuple[Since | None, Watermark | None]:
+    """The entries after which to judge the log, and the watermark of an earlier audit.
 
     Raises `NotRun` when ``--since last`` has no earlier audit to continue.
     """
     mark = None if options.out is None else read_watermark(options.out)
     if options.since != LAST:
         known = mark if mark is not None and mark.cluster == cluster else None
-        return (None if options.since is None else int(options.since)), known
+        return (None if options.since is None else Since(int(options.since))), known
     if options.out is None:
         raise NotRun("--since last needs the --out of the audit before")
     if mark is None:
         raise NotRun(f"--since last: {options.out} has no watermark of an audit that found nothing")
     if mark.cluster != cluster:
         raise NotRun(f"--since last: {options.out} is of cluster {mark.cluster}, not {cluster}")
-    return mark.index, mark
+    return Since(mark.index, mark.marks), mark
 
 
 def base_index(states: Iterable[int], first: int, since: int | None) -> int | None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import ClassVar
 
 import httpx
 import pytest
+import trustme
 from minio.commonconfig import COMPLIANCE
 from minio.error import S3Error
 from prometheus_client.parser import text_string_to_metric_families
@@ -130,6 +135,48 @@ def test_heads_are_messages_of_a_stream_of_another_cluster(scene: Scene) -> None
     wait_until(lambda: metric(client, failing)[name] == 1, "the token is gone")
     (scene.directory / "token").write_text(ROOT)
     wait_until(reaches(messages, index), "the token is read again")
+
+
+class Webhook(BaseHTTPRequestHandler):
+    """Takes what is posted."""
+
+    taken: ClassVar[list[bytes]] = []
+
+    def do_POST(self) -> None:
+        self.taken.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *told: object) -> None:
+        """Nobody reads it."""
+
+
+@contextmanager
+def webhook(authority: trustme.CA) -> Iterator[str]:
+    """The URL of a webhook whose certificate an authority has issued."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Webhook) as server:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"https://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_heads_go_only_to_receivers_that_the_configured_authority_knows(scene: Scene) -> None:
+    authority, failing = trustme.CA(), "streamd_cold_failing"
+    file = scene.directory / "ca.pem"
+    authority.cert_pem.write_to_path(file)
+    with webhook(authority) as known, webhook(trustme.CA()) as stranger:
+        client = scene.publisher(f"{known}/hook", f"{stranger}/hook", CA=str(file))
+        index = write(client)
+        wait_until(reaches(lambda: [*Webhook.taken], index), "the webhook has the head")
+        wait_until(lambda: metric(client, failing)[f"publish {stranger}"] == 1, "it is refused")
+        assert metric(client, failing)[f"publish {known}"] == 0
 
 
 def test_heads_are_locked_in_a_bucket(scene: Scene, minio: MinioServer) -> None:

@@ -94,7 +94,8 @@ class MadeLog:
         root = root_of(self.hashes[:size])
         head = Head(CLUSTER, 0, self.first_index, size, root, 1_764_000_000_000 + size)
         signer %= len(self.privates)
-        note = heads.signed(head.text, self.privates[signer], CLUSTER)
+        key = heads.key_of(CLUSTER, heads.public_key_of(self.privates[signer]))
+        note = heads.signed(head.text, self.privates[signer], key)
         return {"note": note, "keys": [self._signed_key(at) for at in range(signer + 1)]}
 
     def _signed_key(self, number: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ CLUSTER = "7d0c3a52-0000-4000-8000-000000000001"
 PRIVATE, OTHER = bytes(range(32)), bytes(32)
 KEY = heads.key_of(CLUSTER, heads.public_key_of(PRIVATE))
 HEAD = Head(CLUSTER, 0, 1, 1917, bytes(range(32)), 1_700_000_000_000)
-NOTE = heads.signed(HEAD.text, PRIVATE, CLUSTER)
+NOTE = heads.signed(HEAD.text, PRIVATE, KEY)
 
 
 def test_a_head_is_read_from_its_note() -> None:

@@ -36,6 +36,10 @@ def vouched(private: bytes, by: bytes | None = None, cluster_id: str = CLUSTER) 
     return published_key(cluster_id, 1, public, voucher, signature)
 
 
+def note(text: str, private: bytes, cluster_id: str = CLUSTER) -> str:
+    return signed(text, private, key_of(cluster_id, public_key_of(private)))
+
+
 def grown(size: int) -> GrowingTree:
     tree = GrowingTree()
     for leaf in LEAVES[:size]:
@@ -49,7 +53,7 @@ def head(size: int) -> Head:
 
 def published(size: int = 9, by: bytes = THREE) -> PublishedHead:
     keys = [vouched(ONE), vouched(TWO, ONE), vouched(THREE, TWO)]
-    return PublishedHead(signed(head(size).text, by, CLUSTER), keys)
+    return PublishedHead(note(head(size).text, by), keys)
 
 
 def test_a_head_leads_back_to_the_first_key() -> None:
@@ -84,8 +88,8 @@ def forged() -> list[Forged]:
         ),
         Forged(replace(right, keys=[first, replace(second, signature="?"), third]), "base64"),
         Forged(replace(right, note=right.note.replace("\n9\n", "\n8\n")), "is not valid"),
-        Forged(PublishedHead(signed(head(9).text, ONE, OTHER), of_other), "of another cluster"),
-        Forged(PublishedHead(signed("a note\n", ONE, CLUSTER), [first]), "not the head of a log"),
+        Forged(PublishedHead(note(head(9).text, ONE, OTHER), of_other), "of another cluster"),
+        Forged(PublishedHead(note("a note\n", ONE), [first]), "not the head of a log"),
         Forged(replace(right, keys=[*right.keys, vouched(ONE, THREE, OTHER)]), "nothing leads"),
     ]
 

@@ -20,7 +20,7 @@ ODD_LOG = Catalogue("The log: odd damage")
 
 
 @ODD_LOG.add(is_whole=True)
-def element_that_keeps_the_chain(scene: Scene) -> Expected:
+def element_that_keeps_the_chain(scene: Scene) -> list[Expected]:
     """A batch has an element more, whose bytes keep the value of the chain."""
     folder = scene.folder
     index = _an_append(folder)
@@ -30,7 +30,7 @@ def element_that_keeps_the_chain(scene: Scene) -> Expected:
     entries[at] = _with_same_chain(folder, index)
     content = raw_segment(folder, name, entries)
     new = folder.replace(name, named_segment(folder, name, content), content)
-    return Expected("format_unknown", new, index=index)
+    return [Expected("format_unknown", new, index=index), Expected("tree_differs")]
 
 
 @ODD_LOG.add(is_whole=True)

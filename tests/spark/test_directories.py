@@ -131,6 +131,6 @@ def test_odd_things_are_findings(folder: Path, store: DirectoryStore) -> None:
     os.mkfifo(folder / "pipe")
     (folder / ".hidden").write_bytes(b"")
     listing = look_through(store, CLUSTER)
-    found = listing_findings(listing, CLUSTER, [(0, 1, 1)])
+    found = listing_findings(listing, CLUSTER, [(0, 1, 1)], lambda _: False)
     told = [(one.kind, (one.object or "").rpartition("/")[2]) for one in found]
     assert told == [("object_unknown", ".hidden"), ("object_odd", "pipe")]

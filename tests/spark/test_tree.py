@@ -16,6 +16,7 @@ from streamd.streams.codec import Batch, encode_batch
 from streamd.streams.commands import Append, Delete
 from streamd_audit import tree
 from streamd_audit.errors import Damaged
+from streamd_audit.log_trees import Part, Run, follow
 from streamd_audit.segments import Entry
 from streamd_audit.tree import Subtree
 
@@ -40,6 +41,52 @@ def test_parts_join_to_the_whole_tree(size: int, random: Random) -> None:
 def test_a_tree_of_another_size_has_other_subtrees() -> None:
     assert tree.placed(3, [bytes(32)]) is None
     assert tree.placed(0, []) == []
+
+
+def _part(first: int, last: int, begin: int, first_index: int) -> Part:
+    """The part of a segment whose entries from `begin` on are in the tree that begins there or
+    before; the hash of an entry's leaf is its index."""
+    before = GrowingTree()
+    for index in range(first_index, begin):
+        before.add(index.to_bytes(32))
+    leaves = [
+        Subtree(0, index - first_index, index.to_bytes(32)) for index in range(begin, last + 1)
+    ]
+    # A run for each, so that segments may overlap anywhere.
+    runs = [Run(leaf.number + 1, [leaf]) for leaf in leaves]
+    size, nodes = begin - first_index, before.nodes
+    return Part(0, first, last, f"{first}-{last}", first_index, size, nodes, runs)
+
+
+def _bare(first: int, last: int) -> Part:
+    return Part(0, first, last, f"{first}-{last}")
+
+
+@pytest.mark.parametrize(
+    ("parts", "odd"),
+    [
+        ([_part(1, 5, 1, 1), _part(6, 9, 6, 1)], []),
+        ([_part(6, 9, 6, 1), _part(10, 12, 10, 1)], []),  # retention has removed what was before
+        ([_bare(1, 5), _part(6, 9, 6, 6)], []),  # a release without trees wrote that
+        ([_part(1, 9, 6, 6), _part(10, 12, 10, 6)], []),  # they are merged
+        ([_part(1, 5, 1, 1), _part(8, 9, 8, 8)], []),  # the archive continues after a gap
+        ([_part(1, 5, 1, 1), _part(8, 9, 8, 1)], []),  # a segment is missing, as the log tells
+        ([_part(1, 5, 1, 1), _part(4, 9, 4, 1)], []),  # two leaders
+        ([_part(1, 9, 1, 1), _part(3, 5, 3, 1), _part(10, 12, 10, 1)], []),  # they are merged
+        ([_part(1, 5, 1, 1), _bare(6, 7), _part(6, 9, 6, 1)], []),  # one of an earlier release
+        ([_bare(1, 5), _part(6, 9, 6, 1)], ["6-9"]),
+        ([_part(1, 5, 3, 1), _part(6, 9, 6, 1)], ["1-5"]),
+        ([_part(1, 5, 1, 1), _bare(6, 9)], ["6-9"]),
+        ([_part(1, 5, 1, 1), _bare(6, 9), _part(10, 12, 10, 1)], ["6-9"]),
+        ([_part(1, 5, 1, 1), _bare(4, 9), _part(10, 12, 10, 1)], ["4-9"]),
+        ([_part(1, 5, 1, 1), _part(6, 9, 8, 1)], ["6-9"]),
+        ([_part(1, 5, 1, 1), _part(6, 9, 6, 2), _part(10, 12, 10, 2)], ["6-9"]),
+        ([_part(1, 9, 1, 1), _part(3, 5, 3, 2), _part(10, 12, 10, 1)], ["3-5"]),
+    ],
+)
+def test_each_entry_is_in_the_tree_of_those_before_it(parts: list[Part], odd: list[str]) -> None:
+    places = range(1, 13)
+    assert [one.object for one in follow(parts, places) if one.root is None] == odd
 
 
 @pytest.mark.parametrize("commands", [0, 1, 2, 15, 16, 70])

@@ -10,6 +10,7 @@ import pytest
 from streamd_audit.options import NotRun, Options
 from streamd_audit.watermark import (
     Mark,
+    Since,
     Watermark,
     base_index,
     begins_after,
@@ -24,18 +25,24 @@ MARK = Watermark("7d0c3a52-7c4f-4a44-9f0d-0123456789ab", 812, 3, 0xC0FFEE)
 def test_an_audit_continues_from_the_last_watermark(tmp_path: Path) -> None:
     write_watermark(tmp_path, MARK)
     options = Options("store", tmp_path, since="last")
-    assert begins_after(options, MARK.cluster) == (812, MARK)
+    assert begins_after(options, MARK.cluster) == (Since(812, MARK.marks), MARK)
 
 
 def test_an_index_needs_no_watermark(tmp_path: Path) -> None:
-    assert begins_after(Options("store", tmp_path, since=7), MARK.cluster) == (7, None)
+    assert begins_after(Options("store", tmp_path, since=7), MARK.cluster) == (Since(7), None)
     assert begins_after(Options("store", tmp_path), MARK.cluster) == (None, None)
+
+
+def test_each_group_continues_from_its_own_mark() -> None:
+    since = Since(812, (Mark(0, 812, 3, 0xC0FFEE), Mark(2, 44, 1, 5)))
+    assert [since.of(group) for group in range(3)] == [812, 0, 44]
+    assert [Since(7).of(group) for group in range(3)] == [7, 7, 7]
 
 
 def test_an_audit_of_everything_is_compared_with_the_last_watermark(tmp_path: Path) -> None:
     write_watermark(tmp_path, MARK)
     assert begins_after(Options("store", tmp_path), MARK.cluster) == (None, MARK)
-    assert begins_after(Options("store", tmp_path, since=7), MARK.cluster) == (7, MARK)
+    assert begins_after(Options("store", tmp_path, since=7), MARK.cluster) == (Since(7), MARK)
     assert begins_after(Options("store", tmp_path), "another") == (None, None)
 
 

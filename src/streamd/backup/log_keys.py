@@ -21,6 +21,7 @@ from streamd.proofs.heads import (
     KEY_BYTES,
     SIGNATURE_BYTES,
     is_signed_by,
+    key_of,
     key_text,
     public_key_of,
     sign,
@@ -91,7 +92,7 @@ class LogKeys:
 
     def signed(self, text: str) -> str:
         """The note with this node's signature."""
-        return signed(text, self._pair.private, self._cluster_id)
+        return signed(text, self._pair.private, key_of(self._cluster_id, self._pair.public))
 
     @property
     def _cluster_id(self) -> str:

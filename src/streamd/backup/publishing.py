@@ -62,12 +62,14 @@ class Publisher:
 
     async def make_round(self, lead: LeaderTerm) -> float:
         """Send the newest head if there is another one. Raises `ColdError`."""
-        index, head = self._heads.archived_index, self._heads.newest()
+        index = self._heads.archived_index
+        if index and index == self._sent_index:
+            return self._every_s
+        head = self._heads.newest()
         if head is None:
             return _EARLY_S
-        if index != self._sent_index:
-            await self._target.send(*_named(self._heads.cluster_id, index, head))
-            self._sent_index, self.sent_at_s = index, self._heads.now_ms() / 1000
+        await self._target.send(*_named(self._heads.cluster_id, index, head))
+        self._sent_index, self.sent_at_s = index, self._heads.now_ms() / 1000
         return self._every_s
 
 

@@ -104,9 +104,11 @@ def public_key_of(private_key: bytes) -> bytes:
     return Ed25519PrivateKey.from_private_bytes(private_key).public_key().public_bytes_raw()
 
 
-def signed(text: str, private_key: bytes, cluster_id: str) -> str:
-    """The note with that text and one signature."""
-    return text + signature_line(sign(text, private_key), private_key, cluster_id)
+def signed(text: str, private_key: bytes, key: VerifierKey) -> str:
+    """The note with that text and the signature of `key`, whose other half is `private_key`: an
+    empty line, and the line with the signature."""
+    signature = b64encode(key.key_id + sign(text, private_key)).decode()
+    return f"{text}\n{_DASH}{key.name} {signature}\n"
 
 
 def sign(text: str, private_key: bytes) -> bytes:
@@ -114,12 +116,6 @@ def sign(text: str, private_key: bytes) -> bytes:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(private_key).sign(text.encode())
-
-
-def signature_line(signature: bytes, private_key: bytes, cluster_id: str) -> str:
-    """What follows a note's text: an empty line, and the line with the signature."""
-    key = key_of(cluster_id, public_key_of(private_key))
-    return f"\n{_DASH}{key.name} {b64encode(key.key_id + signature).decode()}\n"
 
 
 def is_signed_by(text: str, signature: bytes, public_key: bytes) -> bool:

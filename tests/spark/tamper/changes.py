@@ -35,7 +35,10 @@ class Site:
 
     def one_of(self, *kinds: str) -> str:
         """The full name of an object; each kind is as likely."""
-        return self.random.choice(self.folder.names(self.random.choice(kinds)))
+        names = self.folder.names(self.random.choice(kinds))
+        if not names:
+            raise Unfit
+        return self.random.choice(names)
 
     def age_of(self, manifest: str) -> str:
         """How a state is used: ``newest``, ``oldest`` if the replay begins with it, ``older``."""
@@ -53,7 +56,7 @@ class Unfit(Exception):
     """This store has nothing that a change could be made to."""
 
 
-KINDS = "log", "packs", "pieces", "snapshots", "ends"
+KINDS = "log", "packs", "pieces", "snapshots", "ends", "heads"
 LEVELS: dict[str, dict[str, Change]] = {}
 
 

@@ -12,21 +12,25 @@ from msgspec.structs import astuple, replace
 
 from streamd.objectstore import segments
 from streamd.objectstore.ends import make_end, read_end
+from streamd.objectstore.errors import ObjectCorrupt
 from streamd.objectstore.names import SegmentName, digest_of
-from streamd.objectstore.segments import read_segment_head
+from streamd.objectstore.segments import read_segment_head, tree_of_segment
+from streamd.objectstore.tree_frames import TreeRecorder
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.codec import decode_batch
-from streamd.streams.model import LogPosition
+from streamd.streams.model import LogPosition, LogTree
 from streamd_audit.chain import link
 from tests.spark.forging import Folder, Places, move_state
 
 
 @dataclass
 class Sealed:
-    """A segment, and the places of its entries; the chain is right."""
+    """A segment, and the places of its entries; the chain is right. `trees` are those over the log
+    after entries, if it has any."""
 
     content: bytes
     places: list[LogPosition]
+    trees: dict[int, LogTree]
 
 
 def sealed(
@@ -34,8 +38,10 @@ def sealed(
     previous: LogPosition,
     entries: Sequence[Entry],
     chains: Sequence[int] | None = None,
+    tree: LogTree | None = None,
 ) -> Sealed:
-    """A segment of these entries, with the `chains` given, by default those that lead to them."""
+    """A segment of these entries, with the `chains` given, by default those that lead to them, and
+    with its part of the `tree` that is before them."""
     parts, places = [], []
     place = previous
     for number, entry in enumerate(entries):
@@ -48,7 +54,8 @@ def sealed(
         parts += [entry.payload]
     inside = b"".join(parts)
     body = zstandard.ZstdCompressor(level=3).compress(inside)
-    body += segments._cluster_frame(folder.cluster_id)
+    frame, trees = _frame(tree, previous.index + 1, entries)
+    body += frame + segments._cluster_frame(folder.cluster_id)
     first = places[0]
     head = segments._HEAD.pack(
         folder.group_id,
@@ -60,7 +67,25 @@ def sealed(
         len(body),
         crc32c(body),
     )
-    return Sealed(head + body, places)
+    return Sealed(head + body, places, trees)
+
+
+def _frame(
+    tree: LogTree | None, begin: int, entries: Sequence[Entry]
+) -> tuple[bytes, dict[int, LogTree]]:
+    """The part of a tree that entries add, and the trees after each of them; none if it has no
+    leaves for them."""
+    if tree is None:
+        return b"", {}
+    trees = {}
+    try:
+        recorder = TreeRecorder(tree, begin)
+        for index, entry in enumerate(entries, start=begin):
+            recorder.add(replace(entry, index=index))
+            trees[index] = recorder.tree
+    except ObjectCorrupt:
+        return b"", {}
+    return recorder.frame(), trees
 
 
 def name_of(folder: Folder, found: Sealed) -> str:
@@ -81,8 +106,15 @@ def chains_of(folder: Folder, segment: str) -> list[int]:
     return [place.chain for _, place in segments.read_entries(folder.objects[segment])]
 
 
-def forge_log(folder: Folder, changes: Mapping[int, Entry]) -> None:
-    """As `Folder.forge_log`, whose changes have to be batches; without the tree over the log."""
+def tree_before(folder: Folder, segment: str) -> LogTree | None:
+    """The tree over the log that a segment says was before it."""
+    frame = tree_of_segment(folder.objects[segment])
+    return None if frame is None else frame.tree
+
+
+def forge_log(folder: Folder, changes: Mapping[int, Entry], restart: int = 0) -> None:
+    """As `Folder.forge_log`, whose changes have to be batches, and with all heads left. The tree
+    over the log begins again with entry `restart`, which has to be the first one of a segment."""
     places = Places(folder.group_id)
     places.at |= folder.named_places()
     for name in folder.segments():
@@ -95,11 +127,17 @@ def forge_log(folder: Folder, changes: Mapping[int, Entry]) -> None:
             chain = link(place.chain, folder.group_id, entry.index, *_linked(entry))
             place = LogPosition(entry.index, entry.term, chain, _time(entry, place.time_ms))
             places.at[entry.index] = place
-        put_segment(folder, name, sealed(folder, previous, entries))
+        before = tree_before(folder, name)
+        if previous.index + 1 == restart:
+            before = LogTree(restart)
+        elif before is not None:
+            before = places.trees.get(previous.index, before)
+        made = sealed(folder, previous, entries, tree=before)
+        places.trees |= made.trees
+        put_segment(folder, name, made)
     for name in folder.names("ends"):
         end = read_end(folder.objects[name])
-        made = make_end(replace(end, position=places.at[end.position.index]))
-        folder.replace(name, made.name, made.content)
+        folder.replace(name, *make_end(replace(end, position=places.at[end.position.index])))
     for name in folder.names("snapshots"):
         folder._forge_state(name, lambda of, rows: move_state(of, rows, places))
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from random import Random
 
 from streamd_audit.watermark import Watermark
-from tests.spark.tamper import of_elements, of_history, of_objects, of_odd
+from tests.spark.tamper import of_elements, of_history, of_objects, of_odd, of_trees
 from tests.spark.tamper.changes import LEVELS, Odd, Site, Unfit
 from tests.spark.tamper.stores import Grown, Objects
 
 # Where the changes are.
-_MODULES = of_elements, of_history, of_objects, of_odd
+_MODULES = of_elements, of_history, of_objects, of_odd, of_trees
 # There are far more ways to change an element than a set of objects.
-_SHARES = {"bytes": 6, "element": 24, "object": 8, "set": 2, "odd": 2, "history": 1}
+_SHARES = {"bytes": 6, "element": 24, "object": 8, "set": 2, "odd": 2, "history": 2}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from streamd_audit import commands, packs, rows
 from streamd_audit.names import PackName, parse
 from tests.spark.forging import Rows, put_state
 from tests.spark.resealing import pack_of
-from tests.spark.tamper import leaves, log_forgery
+from tests.spark.tamper import leaves, log_forgery, signing
 from tests.spark.tamper.changes import Site, Unfit, change
 
 _FIELDS_OF_COMMANDS = {
@@ -77,13 +77,15 @@ def _seal(site: Site, entry: Entry) -> str:
     folder, how = site.folder, site.random.choice(("all", "all", "all", "segment", "crc"))
     if how == "all":
         log_forgery.forge_log(folder, {entry.index: entry})
-        return f"recomputed-{_when(site, entry.index)}"
+        return f"recomputed-{_when(site, entry.index)}{signing.forge_heads(site, entry.index)}"
     name = folder.segment_of(entry.index)
     is_last = name == folder.segments()[-1]
     entries = [entry if one.index == entry.index else one for one in folder.entries(name)]
     chains = log_forgery.chains_of(folder, name) if how == "crc" else None
     previous = log_forgery.previous_of(folder, name)
-    log_forgery.put_segment(folder, name, log_forgery.sealed(folder, previous, entries, chains))
+    tree = log_forgery.tree_before(folder, name)
+    made = log_forgery.sealed(folder, previous, entries, chains, tree)
+    log_forgery.put_segment(folder, name, made)
     return "chain-kept" if how == "crc" else f"to-its-segments-end{'-last' * is_last}"
 
 
@@ -156,7 +158,8 @@ def bytes_that_keep_the_crc(site: Site) -> str:
     name = folder.segment_of(said.index)
     forged = replace(entry, payload=payload)
     entries = [forged if one.index == said.index else one for one in folder.entries(name)]
-    made = log_forgery.sealed(folder, log_forgery.previous_of(folder, name), entries)
+    previous, tree = log_forgery.previous_of(folder, name), log_forgery.tree_before(folder, name)
+    made = log_forgery.sealed(folder, previous, entries, tree=tree)
     if site.random.random() < 0.5:
         log_forgery.put_segment(folder, name, made)
         return f"same-crc/in-place/{_when(site, said.index)}: entry {said.index}"
@@ -170,10 +173,17 @@ def segment(site: Site) -> str:
     folder, random = site.folder, site.random
     name = random.choice(folder.segments())
     entries, previous = folder.entries(name), log_forgery.previous_of(folder, name)
-    how = random.choice(("first-gone", "one-gone", "last-gone", "one-twice", "swapped", "previous"))
+    gone = "first-gone", "one-gone", "last-gone"
+    how = random.choice((*gone, "one-twice", "swapped", "previous", "one-more-at-the-end"))
     at = random.randrange(len(entries))
-    if how == "one-twice":
+    if how == "one-more-at-the-end":
+        name = folder.segments()[-1]
+        entries, previous = folder.entries(name), log_forgery.previous_of(folder, name)
+        entries.append(random.choice(entries))
+    elif how == "one-twice":
         entries.insert(at, entries[at])
+        if at == len(entries) - 2 and name == folder.segments()[-1]:
+            how = "one-more-at-the-end"
     elif how == "swapped":
         other = random.choice([each for each in range(len(entries)) if each != at] or [at])
         entries[at], entries[other] = entries[other], entries[at]
@@ -188,8 +198,10 @@ def segment(site: Site) -> str:
         del entries[at]
     if not entries:
         raise Unfit
-    is_last = "-of-the-last" * (name == folder.segments()[-1])
-    log_forgery.put_segment(folder, name, log_forgery.sealed(folder, previous, entries))
+    is_last = "-of-the-last" * (name == folder.segments()[-1] and "end" not in how)
+    tree = log_forgery.tree_before(folder, name)
+    made = log_forgery.sealed(folder, previous, entries, tree=tree)
+    log_forgery.put_segment(folder, name, made)
     return f"segment/{how}{is_last}: {folder.local(name)[:46]}"
 
 

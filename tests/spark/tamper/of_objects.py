@@ -8,6 +8,11 @@ from streamd_audit.watermark import Watermark
 from tests.spark.forging import Folder, digest_of
 from tests.spark.tamper.changes import KINDS, Site, Unfit, change
 
+# Kinds of objects whose names have an entry, and the words for them in the names of changes.
+_POINTERS = (
+    ("ends", "ends"), ("heads", "heads"), ("snapshots", "states"), ("pieces", "states"),
+)  # fmt: skip
+
 
 def _short(site: Site, name: str) -> str:
     return site.folder.local(name)[:60]
@@ -27,7 +32,9 @@ def _fits(site: Site) -> str:
     """Whether no pointer, state or pack is from after the log's end."""
     folder = site.folder
     last = max((entry.index for entry in folder.log()), default=0)
-    named = [folder.local(name) for kind in ("ends", "snapshots") for name in folder.names(kind)]
+    named = [
+        folder.local(name) for kind in ("ends", "heads", "snapshots") for name in folder.names(kind)
+    ]
     before = Folder(site.grown.objects, folder.cluster_id, folder.group_id)
     made = {getattr(said.command, "name", ""): said.index for said in before.commands()}
     indexes = [int(name.split("/")[2].partition("-")[0], 16) for name in named]
@@ -219,9 +226,11 @@ def _mark(site: Site) -> Watermark:
 def kinds_back(site: Site) -> str:
     """Some kinds of objects as they were."""
     random = site.random
-    groups = ("log", "packs", "ends"), ("pieces", "snapshots"), ("log",), ("packs",), ("ends",)
-    also = ("log", "ends"), ("log", "packs"), ("pieces", "snapshots", "packs"), ("snapshots",)
-    kinds = random.choice((*groups, *also, ("log", "ends", "pieces", "snapshots")))
+    groups = ("pieces", "snapshots"), ("log",), ("packs",), ("ends",), ("snapshots",), ("heads",)
+    also = ("pieces", "snapshots", "packs"), ("log", "packs"), ("log", "ends"), ("ends", "heads")
+    pointers = ("log", "ends", "heads"), ("log", "packs", "ends", "heads")
+    most = ("log", "ends", "heads", "pieces", "snapshots"), ("log", "ends", "pieces", "snapshots")
+    kinds = random.choice((*groups, *also, *pointers, *most))
     moment = random.choice(site.grown.moments)
     for kind in kinds:
         for name in site.folder.names(kind):
@@ -235,9 +244,9 @@ def kinds_back(site: Site) -> str:
 @change("set")
 def kind_gone(site: Site) -> str:
     """All objects of a kind, or all but the first few."""
-    kinds = site.random.choice(
-        (("log",), ("packs",), ("ends",), ("pieces", "snapshots"), ("snapshots",), ("log", "ends"))
-    )
+    groups = ("log",), ("packs",), ("ends",), ("pieces", "snapshots"), ("snapshots",), ("heads",)
+    also = ("log", "ends"), ("ends", "heads"), ("log", "ends", "heads")
+    kinds = site.random.choice((*groups, *also))
     for kind in kinds:
         for name in site.folder.names(kind):
             del site.objects[name]
@@ -251,12 +260,14 @@ def end_cut(site: Site) -> str:
     segments = folder.segments()
     count = random.randrange(1, min(4, len(segments)))
     first = int(folder.local(segments[-count]).split("/")[2].partition("-")[0], 16)
-    what = random.choice(("log", "log+ends", "log+ends+states", "log+ends+states+packs"))
+    pointers = random.choice(("ends", "ends+heads", "ends+heads", "heads"))
+    more = random.choice(("", "+states", "+states+packs"))
+    what = random.choice(("log", f"log+{pointers}{more}", f"log+{pointers}{more}"))
     for name in segments[-count:]:
         del folder.objects[name]
     later = [
         name
-        for kind, word in (("ends", "ends"), ("snapshots", "states"), ("pieces", "states"))
+        for kind, word in _POINTERS
         if word in what.split("+")
         for name in folder.names(kind)
         if int(folder.local(name).split("/")[2].partition("-")[0], 16) >= first

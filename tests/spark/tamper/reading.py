@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pyspark.sql.types import (
@@ -20,6 +20,7 @@ from streamd_audit.errors import Damaged, ObjectMissing
 from streamd_audit.frames import columns_of
 from streamd_audit.listing import Overlap
 from streamd_audit.log_overlaps import DIGESTS_DDL, DigestReader
+from streamd_audit.names import SegmentName, parse
 from streamd_audit.replay import scan, stored
 from streamd_audit.sources.manifests import ManifestsSource
 from streamd_audit.sources.packs import PacksSource
@@ -27,6 +28,7 @@ from streamd_audit.sources.planning import Piece
 from streamd_audit.sources.source import BucketReader, BucketSource
 from streamd_audit.sources.state import StateSource
 from streamd_audit.store import Store
+from streamd_audit.tree_parts import CoveredReader
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -89,20 +91,32 @@ class Reading:
         """The rows of all states, and what is wrong with their objects."""
         return self._rows(stored.StrictStates, stored._STATES_DDL, every="true")
 
-    def scanned(self, places: set[int]) -> list[Row]:
-        """The log, as rows of `scan.SCANNED_DDL`."""
+    def scanned(
+        self, places: set[int], since: Mapping[int, int], tree_places: set[int]
+    ) -> list[Row]:
+        """The log, of groups after entries of `since`, and its trees, as rows of
+        `scan.SCANNED_DDL`."""
         schema = schema_of(scan.SCANNED_DDL)
-        inside = tuple(sorted(places))
+        asked = tuple(sorted(places))
         found: list[Row] = []
-        for piece in scan.Scan(self._options, schema, inside, 0).pieces(self._store):
-            key = "scan", piece, inside, self.content(piece.name)
+        for piece in scan.Scan(self._options, schema, asked, since).pieces(self._store):
+            of_tree = _inside(piece, tree_places)
+            key = "scan", piece, asked, of_tree, tuple(since.items()), self.content(piece.name)
 
-            def read(piece: Piece = piece) -> list[Row]:
-                one = scan.Scan(self._options, schema, inside, 0)
+            def read(piece: Piece = piece, of_tree: frozenset[int] = of_tree) -> list[Row]:
+                one = scan.Scan(self._options, schema, asked, since, of_tree)
                 return list(_tuples(one, self._store, piece))
 
             found += self._memory.once(key, read)
         return found
+
+    def covered(self, overlaps: Sequence[Overlap], tree_places: set[int]) -> list[Row]:
+        """The trees of segments that others cover, as rows of `scan.SCANNED_DDL`."""
+        names = {one.object for one in overlaps}
+        schema = schema_of(scan.SCANNED_DDL)
+        reader = CoveredReader(self._options, schema, tree_places, names)
+        pieces = list(reader.pieces(self._store)) if names else []
+        return [row for piece in pieces for row in _tuples(reader, self._store, piece)]
 
     def digests(self, overlaps: Sequence[Overlap]) -> list[Row]:
         """The entries that several segments have, as rows of `log_overlaps.DIGESTS_DDL`."""
@@ -133,6 +147,13 @@ class Reading:
             return content
         pieces = self._memory.once(("pieces", content), lambda: _pieces_in(content))
         return content, *(self.content(f"{self._cluster}/{name}") for name in pieces)
+
+
+def _inside(piece: Piece, places: set[int]) -> frozenset[int]:
+    """The places that are entries of a segment, by its name."""
+    named = parse(piece.name.partition("/")[2])
+    assert isinstance(named, SegmentName)
+    return frozenset(one for one in places if named.first <= one <= named.last)
 
 
 def _tuples(reader: BucketReader, store: Store, piece: Piece) -> Iterator[Row]:

@@ -2,7 +2,10 @@
 
 The audit's twin without Spark judges thousands of mutations, by new seeds with each commit. One
 that it does not find must be on the list of docs/audit.md, or change nothing that a restore to any
-state shows. `SEED=17 pytest tests/spark/tamper` judges that one.
+state shows. What is on the list is judged again with heads that were kept outside of the store:
+they must show it, unless the page says why they cannot.
+
+`SEED=17 pytest tests/spark/tamper` judges that one.
 """
 
 from __future__ import annotations
@@ -14,11 +17,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 import pytest
-import trio
 
+from streamd.objectstore.errors import ColdError
 from streamd.objectstore.names import ManifestName
+from streamd.proofs.heads import Unsigned
+from streamd.proofs.published import checked, read_published
+from streamd.raft.messages import Entry
 from streamd_audit.directories import DirectoryStore
 from streamd_audit.store import Store
 from streamd_audit.verdict import Verdict
@@ -27,7 +34,8 @@ from tests.spark.tamper.changes import LEVELS
 from tests.spark.tamper.memory_store import MemoryStore
 from tests.spark.tamper.mutations import Mutation, mutation
 from tests.spark.tamper.restoring import Restorer, Shown
-from tests.spark.tamper.stores import Grown, grow, grow_other, write_objects
+from tests.spark.tamper.signing import head_name
+from tests.spark.tamper.stores import Grown, Objects, write_objects
 from tests.spark.tamper.twin import Twin
 from tests.spark.tamper.unseen import unseen
 from tests.support.seeds import first_seed, replayed
@@ -84,7 +92,8 @@ class Net:
         self._restorer = Restorer(directory / "restoring", grown.cluster_id, indexes)
         self._shown: list[Shown] = []
         self._unseen = unseen()
-        assert not self._twin.findings(MemoryStore(grown.objects))
+        self._heads = {head_name(folder, name).log_index: name for name in folder.names("heads")}
+        assert not self._twin.findings(MemoryStore(grown.objects), None, self._kept(*self._heads))
 
     def judge(self, seeds: Sequence[int]) -> Tally:
         tally = Tally()
@@ -94,6 +103,8 @@ class Net:
                 tally.same[one.level] += 1
             elif self._is_found(one):
                 tally.found[one.level] += 1
+            elif (told := self._hidden_from_heads(one)) is not None:
+                tally.unfound.append(f"seed {seed}: {one.name}, {told}")
             elif any(each.matches(one.pattern) for each in self._unseen):
                 tally.listed[one.level] += 1
             elif self._is_harmless(one):
@@ -102,13 +113,41 @@ class Net:
                 tally.unfound.append(f"seed {seed}: {one.name}")
         return tally
 
-    def verdict(self, one: Mutation) -> Verdict:
+    def verdict(self, one: Mutation, kept: Sequence[Path] = ()) -> Verdict:
         with self._store(one) as store:
-            return self._twin.verdict(store, one.mark)
+            return self._twin.verdict(store, one.mark, kept)
 
-    def _is_found(self, one: Mutation) -> bool:
+    def _hidden_from_heads(self, one: Mutation) -> str | None:
+        """Which kept head must show a change and does not: the newest, what is on the list, and an
+        older one another log up to its entry."""
+        newest, some = max(self._heads), Random(one.seed).choice(sorted(self._heads))
+        log = entries_in(self.grown, self.grown.objects)
+        changed = entries_in(self.grown, one.objects)
+        for index in (newest, some):
+            is_other = any(
+                changed.get(at) != entry
+                for at, entry in log.items()
+                if min(changed, default=0) <= at <= index
+            )
+            if is_other and not self._is_found(one, self._kept(index)):
+                return f"with a head of entry {index}"
+        is_due = any(each.shown_by_head and each.matches(one.pattern) for each in self._unseen)
+        if is_due and not self._is_found(one, self._kept(newest)) and not self._is_harmless(one):
+            return f"with a head of entry {newest}"
+        return None
+
+    def _kept(self, *indexes: int) -> list[Path]:
+        """Files outside of the store, with its heads of these entries."""
+        found = []
+        for index in indexes:
+            found.append(self._directory / f"{index}.head")
+            found[-1].parent.mkdir(exist_ok=True)
+            found[-1].write_bytes(self.grown.objects[self._heads[index]])
+        return found
+
+    def _is_found(self, one: Mutation, kept: Sequence[Path] = ()) -> bool:
         """Whether there is a fault, or an object too many is at least listed."""
-        verdict = self.verdict(one)
+        verdict = self.verdict(one, kept)
         return bool(verdict.faults) or (
             bool(verdict.listed) and one.objects.items() >= self.grown.objects.items()
         )
@@ -128,15 +167,45 @@ class Net:
             shutil.rmtree(root)
 
     def _is_harmless(self, one: Mutation) -> bool:
+        if not self._are_heads_true(one.objects):
+            return False
+        if _restored(one.objects) == _restored(self.grown.objects):
+            return True
         self._shown = self._shown or self._restorer.shown(self.grown.objects)
         return self._restorer.shown(one.objects) == self._shown
 
+    def _are_heads_true(self, objects: Objects) -> bool:
+        """Whether the heads that are left are those of this log, signed by the cluster's keys."""
+        folder = Folder(objects, self.grown.cluster_id)
+        try:
+            said = [checked(read_published(objects[name])) for name in folder.names("heads")]
+        except Unsigned:
+            return False
+        before = (self.grown.objects, *self.grown.moments)
+        true = {
+            checked(read_published(content))
+            for moment in before
+            for name, content in moment.items()
+            if "/heads/" in name
+        }
+        return true.issuperset(said)
 
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Grown, Grown]:
-    """A cluster's store, and another's."""
-    grown = trio.run(grow, tmp_path_factory.mktemp("grown"))
-    return grown, trio.run(grow_other, tmp_path_factory.mktemp("other"))
+
+def entries_in(grown: Grown, objects: Objects) -> dict[int, Entry]:
+    """The log, as far as its segments can be read."""
+    folder = Folder(objects, grown.cluster_id)
+    found: dict[int, Entry] = {}
+    for name in folder.segments():
+        try:
+            found |= {entry.index: entry for entry in folder.entries(name)}
+        except ColdError:
+            continue
+    return found
+
+
+def _restored(objects: Objects) -> Objects:
+    """What a restore reads."""
+    return {name: content for name, content in objects.items() if "/heads/" not in name}
 
 
 @pytest.fixture(scope="module")

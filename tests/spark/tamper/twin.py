@@ -14,8 +14,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 
-from streamd_audit import chunks_job, header_job, log_ends, log_job, log_segments
+from streamd_audit import (
+    chunks_job,
+    header_job,
+    log_ends,
+    log_job,
+    log_segments,
+    tree_claims,
+    tree_job,
+)
 from streamd_audit.context import Context
 from streamd_audit.findings import Finding, finding
 from streamd_audit.listing import look_through
@@ -27,7 +36,7 @@ from streamd_audit.rows import first_header
 from streamd_audit.states import State
 from streamd_audit.store import Store
 from streamd_audit.verdict import Verdict, fold
-from streamd_audit.watermark import Watermark
+from streamd_audit.watermark import Since, Watermark
 from tests.spark.tamper import stated
 from tests.spark.tamper.packed import Packs
 from tests.spark.tamper.reading import Memory, Reading, Row
@@ -44,13 +53,23 @@ class Twin:
         self._replayer = Replayer()
         self._memory = Memory()
 
-    def verdict(self, store: Store, mark: Watermark | None = None) -> Verdict:
-        return fold(self.findings(store, mark))
+    def verdict(
+        self, store: Store, mark: Watermark | None = None, kept: Sequence[Path] = ()
+    ) -> Verdict:
+        return fold(self.findings(store, mark, kept))
 
-    def findings(self, store: Store, mark: Watermark | None = None) -> list[Finding]:
-        """All findings, before they are folded."""
+    def findings(
+        self,
+        store: Store,
+        mark: Watermark | None = None,
+        kept: Sequence[Path] = (),
+        since: Since | None = None,
+    ) -> list[Finding]:
+        """All findings, before they are folded; `kept` are files with heads. Packs are judged
+        whole, also with `since`."""
         # There is no session: nothing here may ask for one.
-        context = Context(None, Options("memory", cluster=self._cluster))  # type: ignore[arg-type]
+        options = Options("memory", cluster=self._cluster, expect=[*kept])
+        context = Context(None, options, since)  # type: ignore[arg-type]
         context.__dict__["store"] = store
         context.__dict__["cluster"] = self._cluster
         context.__dict__["listing"] = look_through(store, self._cluster)
@@ -66,12 +85,15 @@ class _Audit:
         self._context = context
         self._reads = reads
         context.shared("manifests", reads.manifests)
-        self._scanned = reads.scanned(whole.places_asked(context))
-        context.shared("account", lambda: _account(self._scanned))
         rows = reads.state_rows()
         context.shared("looked through", lambda: stated.looked_through(context, rows))
         self._spans = stated.spans_of(context, rows)
         context.shared("headers", lambda: stated.headers_in(context, self._spans))
+        since = context.notes["scanned_after"] = whole.scanned_after(context)
+        trees = tree_claims.tree_places(context)
+        self._scanned = reads.scanned(whole.places_asked(context), since, trees)
+        covered = reads.covered(context.listing.overlaps, trees)
+        context.shared("account", lambda: _account([*self._scanned, *covered], trees))
         self._plans = self._planned()
         self._events = list(stated.events_of(context, self._spans, self._plans))
         self._log = self._replayed(replayer)
@@ -89,6 +111,18 @@ class _Audit:
             if not self._log.settled:
                 yield log_job._unsettled(context)
             yield from self._of_states(self._log)
+        yield from self._of_trees()
+
+    def _of_trees(self) -> Iterator[Finding]:
+        """As `tree_job.tree_job`."""
+        context = self._context
+        kept, claims, wrong = tree_claims.claims_of(context)
+        yield from wrong
+        trees = whole.account_of(context).trees
+        for place, told in trees:
+            if told is not None:
+                yield tree_job._differs(context, place, told)
+        yield from tree_job.judged_claims(context, kept, claims, [one for one, _ in trees])[0]
 
     def _overlapping(self) -> tuple[list[Finding], list[Problem]]:
         """As `log_overlaps.overlapping`."""
@@ -139,7 +173,8 @@ class _Audit:
         for group, span in {span.group: span for span in whole.spans_of(context)}.items():
             of_group = [one for one in stored.readable_states(context) if one.group == group]
             try:
-                before, after = whole.chosen_states(of_group, span, context.since)
+                since = None if context.since is None else context.since.of(group)
+                before, after = whole.chosen_states(of_group, span, since)
             except NotRun:
                 continue
             header, limits = first_header(group), []
@@ -217,10 +252,13 @@ class _Audit:
                 )
 
 
-def _account(scanned: Sequence[Row]) -> whole.Account:
+def _account(scanned: Sequence[Row], trees: set[int]) -> whole.Account:
     few = [Scanned._make(row) for row in scanned if row[0] >= scan.WRONG]
-    few.sort(key=lambda row: [-1 if each is None else each for each in _order(row)])
-    return whole.account_in(whole.few_of((*_order(row), *row[10:]) for row in few))
+    few.sort(
+        key=lambda row: ([-1 if each is None else each for each in _order(row)], row[11] or "")
+    )
+    rows = ((*_order(row), *row[10:]) for row in few)
+    return whole.account_in(whole.few_of(rows, trees))
 
 
 def _order(row: Scanned) -> tuple[int | None, ...]:

@@ -13,10 +13,12 @@ _END = "<!-- end of unseen -->"
 
 
 class Unseen(NamedTuple):
-    """A line of the list: the names of mutations that it is about, with ``*`` for anything."""
+    """A line of the list: the names of mutations that it is about, with ``*`` for anything; and
+    whether a head that was kept outside shows them."""
 
     title: str
     patterns: tuple[str, ...]
+    shown_by_head: bool
 
     def matches(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.patterns)
@@ -30,5 +32,6 @@ def unseen() -> list[Unseen]:
 
 def _lines(table: str) -> Iterator[Unseen]:
     for line in table.strip().splitlines()[2:]:
-        title, patterns, _ = (cell.strip() for cell in line.strip("|").split("|"))
-        yield Unseen(title, tuple(each.strip(" `") for each in patterns.split(",")))
+        title, patterns, _, kept = (cell.strip() for cell in line.strip("|").split("|"))
+        names = tuple(each.strip(" `") for each in patterns.split(","))
+        yield Unseen(title, names, kept == "found")
