@@ -34,7 +34,7 @@ from streamd.streams.chunks import Chunk
 from streamd.streams.codec import Batch, encode_batch
 from streamd.streams.commands import Append, Archived, Command, Create, FlushCold, NewSlice
 from streamd.streams.machine import Machine
-from streamd.streams.model import LogPosition, ProducerStamp, Settings
+from streamd.streams.model import LogPosition, LogTree, ProducerStamp, Settings
 from streamd.streams.state import State
 
 MIB = 1024 * 1024
@@ -55,11 +55,13 @@ _UPLOADS = 4
 
 
 class Shape(NamedTuple):
-    """How much a bucket holds. When `skewed`, one stream has half of all bytes."""
+    """How much a bucket holds, and how many states of it there are. When `skewed`, one stream has
+    half of all bytes."""
 
     megabytes: int
     entries: int
     skewed: bool = False
+    states: int = 1
 
 
 class Written(NamedTuple):
@@ -79,8 +81,10 @@ def write_bucket(store: ObjectStore, directory: Path, shape: Shape, *, seed: int
     with _uploading(store) as uploads:
         cluster = _Cluster(directory, uploads, str(UUID(int=Random(seed).getrandbits(128))))
         try:
-            for command in _workload(shape, Random(seed)):
+            for number, command in enumerate(_workload(shape, Random(seed)), 1):
                 cluster.take(command)
+                if number % -(-shape.entries // shape.states) == 0 and number < shape.entries:
+                    cluster.checkpoint()
             return cluster.finish()
         finally:
             cluster.close()
@@ -135,7 +139,7 @@ class _Cluster:
         self._configuration = bootstrap_entry([1])
         self._place = LogPosition()
         self._now_ms = _BEGIN_MS
-        self._segment = SegmentWriter(GROUP_ID, self._place, cluster_id)
+        self._segment = SegmentWriter(GROUP_ID, self._place, cluster_id, LogTree(1))
         self._hot: dict[bytes, _Appended] = {}
         self._hot_bytes = self._packs = self._record_bytes = 0
         self._pack_bytes = ColdConfig().pack_bytes
@@ -155,6 +159,13 @@ class _Cluster:
             self._flush()
         if self._segment.entries_size >= SEGMENT_BYTES:
             self._archive()
+
+    def checkpoint(self) -> None:
+        """Flush and archive everything, and put a snapshot of the state."""
+        self._flush()
+        self._archive()
+        self._store_state(drop_chunks=True)
+        self._put_snapshot()
 
     def finish(self) -> Written:
         """Archive the rest, and put a snapshot of the state; a last run of records stays hot."""
@@ -222,16 +233,20 @@ class _Cluster:
 
     def _archive(self) -> None:
         """Put the present segment, and record that in the log."""
-        self._put(self._segment.finish())
-        place = self._segment.last
-        self._segment = SegmentWriter(GROUP_ID, place, self._cluster_id)
+        place, tree = self._next_segment()
         previous = self._state.header.archived
-        self._commit(Archived(_TERM, previous, place))
+        self._commit(Archived(_TERM, previous, place, tree=tree))
+
+    def _next_segment(self) -> tuple[LogPosition, LogTree | None]:
+        """Put the present segment, and begin another after it; the place and the tree there."""
+        place, tree = self._segment.last, self._segment.tree
+        self._put(self._segment.finish())
+        self._segment = SegmentWriter(GROUP_ID, place, self._cluster_id, tree)
+        return place, tree
 
     def _put_snapshot(self) -> None:
         """Of the state as of the last entry, with the log up to it in the archive."""
-        configuration, place = self._configuration.payload, self._place
-        self._put(self._segment.finish())
+        configuration, (place, _) = self._configuration.payload, self._next_segment()
         meta = SnapshotMeta(place.index, place.term, place.chain, configuration, _SNAPSHOT_ID)
         source = SnapshotSource(HotRows(self._rows.view()), meta, place.time_ms)
         writer = CheckpointWriter(
