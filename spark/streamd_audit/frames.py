@@ -52,9 +52,10 @@ def rows_in(batches: Iterable[pa.RecordBatch], *names: str) -> Iterator[tuple[An
 
 def shaped(frame: DataFrame, ddl: str) -> DataFrame:
     """The columns of `ddl` and no others; null where the frame has none."""
+    known = frozenset(frame.columns)
 
     def column(name: str, kind: str) -> Column:
-        value = F.col(name) if name in frame.columns else F.lit(None)
+        value = F.col(name) if name in known else F.lit(None)
         return value.cast(kind).alias(name)
 
     return frame.select(*(column(name, kind) for name, kind in columns_of(ddl).items()))
@@ -63,7 +64,7 @@ def shaped(frame: DataFrame, ddl: str) -> DataFrame:
 def findings_frame(frame: DataFrame, kind: str, cluster: str) -> DataFrame:
     """Findings of one kind, out of a frame with some of their columns."""
     made = finding(kind, cluster=cluster)
-    for name in ("severity", "kind", "cluster", "cause"):
-        if name not in frame.columns:
-            frame = frame.withColumn(name, F.lit(getattr(made, name)))
-    return shaped(frame, FINDINGS_DDL)
+    known = frame.columns
+    told = ("severity", "kind", "cluster", "cause")
+    more = [F.lit(getattr(made, name)).alias(name) for name in told if name not in known]
+    return shaped(frame.select("*", *more), FINDINGS_DDL)
