@@ -131,7 +131,7 @@ def _made(found: Replayed, context: Context) -> Made:
 def _seen(found: Replayed, context: Context) -> Seen:
     """How far the log is archived and what was seen of the objects, by group and number of the
     state; empty if the log says nothing of it."""
-    if scan.HEADER not in context.notes["log_rows"]:
+    if scan.HEADER not in account_of(context).kinds:
         return {}
     plans = plans_of(context)
     rows = scanned(context).where(f.col("what") == scan.HEADER)

@@ -32,8 +32,7 @@ def references(context: Context, rows: DataFrame) -> DataFrame:
     """What states (`claims.CLAIMS_DDL`) say of packs and slices, and after the newest of them the
     log."""
     said = shaped(rows.where(F.col("said").isin(PACK, SLICE)), REF_DDL)
-    account_of(context)
-    if scan.PACK not in context.notes["log_rows"]:
+    if scan.PACK not in account_of(context).kinds:
         return said
     newest = {group: indexes[-1] for group, indexes in state_indexes(context).items()}
     after, has_none = F.lit(False), F.lit(True)

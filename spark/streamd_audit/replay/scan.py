@@ -7,7 +7,8 @@ about one stream travel in bundles; there is little of anything else.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -42,6 +43,7 @@ from streamd_audit.commands import (
 from streamd_audit.errors import UNKNOWN_FIELD, Damaged
 from streamd_audit.frames import batches_of
 from streamd_audit.log_order import Entries, Told
+from streamd_audit.log_trees import PartMaker, SegmentPart
 from streamd_audit.names import SegmentName
 from streamd_audit.replay import buckets, heads
 from streamd_audit.replay.headers import OfHeader
@@ -76,6 +78,9 @@ LIMITS, TOKEN, HEADER = 8, 9, 10
 # and the membership what `one` says, `CONFIGURED` with its payload, `RENEWED` to base `two`, or
 # `BEGAN_ANEW`.
 WRONG, RUN, NOOPS, SEGMENT, PROBLEM, PLACED, SETTING = range(11, 18)
+# The part that a segment has of the tree over the log (`log_trees.SegmentPart`); and that rows of
+# kind `one` are there.
+TREE, KIND = 18, 19
 CONFIGURED, RENEWED, BEGAN_ANEW = range(3)
 _OF_TOLD = {log_order.WRONG: WRONG, log_order.RUN: RUN, log_order.NOOP: NOOPS}
 
@@ -108,25 +113,46 @@ class Scan(LogReader):
     """Reads segments as the source does, and makes rows of `SCANNED_DDL`.
 
     `places` are indexes of requested entries; a bundle ends with each. Only commands after entry
-    `since` are taken.
+    `since` are taken. Of whole segments the part of the tree over the log is made, too, if there
+    are `tree_places`, where it is asked for.
     """
 
     def __init__(
-        self, options: Mapping[str, str], schema: StructType, places: Sequence[int], since: int
+        self,
+        options: Mapping[str, str],
+        schema: StructType,
+        places: Sequence[int],
+        since: int,
+        tree_places: Collection[int] | None = None,
     ) -> None:
         super().__init__(options, schema)
         self.columns = frozenset(LogSource.COLUMNS)
         self._places = frozenset(places)
         self._since = since
+        self._tree_places = None if tree_places is None else frozenset(tree_places)
+        self._part: PartMaker | None = None
+
+    def parts_of(self, name: str, size: int) -> int:
+        # Each part of an object would decompress all that comes before it.
+        return 1
 
     def batches(self, store: Store, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
         self._runs = log_order.Runs()
-        yield from super().batches(store, pieces)
+        kinds: set[int] = set()
+        for batch in super().batches(store, pieces):
+            kinds.update(batch.column("what").unique().to_pylist())
+            yield batch
         yield from batches_of(SCANNED_DDL, map(_told, self._runs.finish()))
+        yield from batches_of(SCANNED_DDL, (_row(KIND, 0, None, one=kind) for kind in kinds))
 
     def _head(self, piece: Piece, name: SegmentName, content: bytes) -> Iterator[pa.RecordBatch]:
-        if piece.part or piece.until is not None:
+        self._part = None
+        if piece.until is not None:
             return
+        if self._tree_places is not None and piece.after < name.first:
+            # What cannot be read of a segment is reported.
+            with suppress(Damaged):
+                self._part = PartMaker(piece.name, name, content, self._tree_places)
         joint = Joint()
         try:
             head = read_head(content)
@@ -163,7 +189,16 @@ class Scan(LogReader):
         rows += commands_of(name.group, wanted[begin:])
         yield from batches_of(SCANNED_DDL, rows)
 
+    def _end(
+        self, piece: Piece, name: SegmentName, damaged: Damaged | None
+    ) -> Iterator[pa.RecordBatch]:
+        part, self._part = self._part, None
+        if part is not None:
+            yield from batches_of(SCANNED_DDL, [tree_row(name, piece, part.finish(damaged))])
+
     def _with_commands(self, entry: Entry) -> LogEntry:
+        if self._part is not None:
+            self._part.add(entry)
         found = super()._with_commands(entry)
         if found.problem is None:
             try:
@@ -313,6 +348,10 @@ def _order(group: int, name: str, entries: Sequence[LogEntry]) -> Entries:
         [entry.chain for entry in entries],
         [at for at, entry in enumerate(entries) if entry.kind == NOOP],
     )
+
+
+def tree_row(name: SegmentName, piece: Piece, part: SegmentPart) -> Row:
+    return _row(TREE, name.group, name.first, object=piece.name, body=encode(part))
 
 
 def _told(told: Told) -> Row:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from operator import itemgetter
@@ -12,12 +12,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from streamd_audit import log_order
+from streamd_audit import log_order, log_trees
 from streamd_audit.arrow import map_in_arrow
 from streamd_audit.commands import Limits
 from streamd_audit.context import Context, columns_of
 from streamd_audit.frames import batches_of, rows_in
 from streamd_audit.log_order import Told
+from streamd_audit.log_trees import Place
 from streamd_audit.names import EndName, parse, split
 from streamd_audit.options import NotRun
 from streamd_audit.replay import scan
@@ -32,6 +33,8 @@ from streamd_audit.replay.stored import (
 )
 from streamd_audit.rows import Header, first_header
 from streamd_audit.states import State, states_of
+from streamd_audit.tree_claims import tree_places
+from streamd_audit.tree_parts import covered_parts
 from streamd_audit.watermark import Watermark, base_index
 
 _Row = tuple[Any, ...]
@@ -55,7 +58,8 @@ class Account:
     segments that do not continue the chain, or the log's time: group, first entry, object, what is
     before it and what it says; `problems` what is wrong with which object: group, entry, object,
     problem. `places` are term and chain at the entries (group, index) that were asked for, `times`
-    the log's times there.
+    the log's times there. `trees` are those over the log, at the places that were asked for, and
+    what is wrong with one; `kinds` the kinds of rows that the log has.
     """
 
     order: list[Told] = field(default_factory=list)
@@ -65,6 +69,8 @@ class Account:
     places: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     times: dict[tuple[int, int], int] = field(default_factory=dict)
     settings: list[tuple[int, int, int, int, bytes]] = field(default_factory=list)
+    trees: list[tuple[Place, str | None]] = field(default_factory=list)
+    kinds: set[int] = field(default_factory=set)
 
 
 def scanned(context: Context) -> DataFrame:
@@ -80,7 +86,9 @@ def scanned(context: Context) -> DataFrame:
             since = max((index for index in indexes if index <= context.since), default=0)
         context.notes["scanned_after"] = since
         places = sorted(places_asked(context))
-        reader = scan.Scan(context.of_sources, columns_of(scan.SCANNED_DDL), places, since)
+        reader = scan.Scan(
+            context.of_sources, columns_of(scan.SCANNED_DDL), places, since, tree_places(context)
+        )
         # Each job that reads the log pays for each of its partitions, however small.
         parts = max(tasks, 2 * spark.sparkContext.defaultParallelism)
         return context.keep(context.read(reader, scan.SCANNED_DDL, parts))
@@ -105,15 +113,18 @@ def account_of(context: Context) -> Account:
     """What is told of the log as a whole; the log is read for it."""
 
     def look() -> Account:
-        log = scanned(context)
-        # Every partition of it is stored by this, by all tasks at once.
-        context.notes["log_rows"] = {
-            row["what"]: row["count"] for row in log.groupBy("what").count().collect()
-        }
-        order = ["what", "group", "one", "index", "two"]
-        few = log.where(f.col("what") >= scan.WRONG).select(*order, "three", "object", "body")
-        few = few.repartition(1).sortWithinPartitions(*order)
-        return account_in(map_in_arrow(few, _together, _FEW_DDL).collect())
+        # Every partition of the log is stored by this, by all tasks at once.
+        few = scanned(context).where(f.col("what") >= scan.WRONG).select(*_FEW)
+        covered = covered_parts(context)
+        if covered is not None:
+            few = few.unionByName(covered.select(*_FEW))
+        few = few.repartition(1).sortWithinPartitions(*_FEW[:5], "object")
+        places = tree_places(context)
+
+        def together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from batches_of(_FEW_DDL, few_of(rows_in(batches, *_FEW), places))
+
+        return account_in(map_in_arrow(few, together, _FEW_DDL).collect())
 
     return context.shared("account", look)
 
@@ -132,6 +143,10 @@ def account_in(rows: Iterable[_Row]) -> Account:
         elif what == scan.PLACED:
             account.places[group, index] = one, two
             account.times[group, index] = three
+        elif what == scan.TREE:
+            account.trees.append(log_trees.decode_judged(body))
+        elif what == scan.KIND:
+            account.kinds.add(one)
         else:
             account.settings.append((group, index, one, two, body))
     account.settings.sort(key=lambda setting: setting[:2])
@@ -141,18 +156,24 @@ def account_in(rows: Iterable[_Row]) -> Account:
 _FEW_DDL = (
     "what int, `group` int, one long, index long, two long, three long, object string, body binary"
 )
+_FEW = [part.split()[0].strip("`") for part in _FEW_DDL.split(", ")]
 
 
-def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What is told of the log, sorted by what it is, put together in one task."""
-    names = [part.split()[0].strip("`") for part in _FEW_DDL.split(", ")]
-    yield from batches_of(_FEW_DDL, few_of(rows_in(batches, *names)))
-
-
-def few_of(rows: Iterable[_Row]) -> Iterator[_Row]:
-    """Rows of `_FEW_DDL` put together; they come sorted by their first five columns."""
+def few_of(rows: Iterable[_Row], places: Collection[int] = ()) -> Iterator[_Row]:
+    """Rows of `_FEW_DDL` put together in one task; they come sorted by their first five columns,
+    and by their objects. Trees are put together at these places."""
     for what, some in groupby(rows, key=itemgetter(0)):
-        yield from islice(_of_kind(what, some), _MOST_TOLD)
+        if what == scan.TREE:
+            yield from _trees(some, places)
+        else:
+            yield from islice(_of_kind(what, some), _MOST_TOLD)
+
+
+def _trees(rows: Iterable[_Row], places: Collection[int]) -> Iterator[_Row]:
+    parts = (log_trees.decode_part(row[-1]) for row in rows)
+    for place, problem in log_trees.judged(parts, places):
+        body = log_trees.encode((place, problem))
+        yield scan.TREE, place.group, None, None, None, None, place.object, body
 
 
 def _of_kind(what: int, rows: Iterator[_Row]) -> Iterator[_Row]:
@@ -230,7 +251,7 @@ def _replay(context: Context, spans: Sequence[Span]) -> Replayed | None:
     if not plans:
         return None
     rows = scanned(context).where(inside & (f.col("what") < scan.WRONG))
-    return replay(rows, events(context, plans), plans, context.notes["log_rows"].keys())
+    return replay(rows, events(context, plans), plans, account_of(context).kinds)
 
 
 def compared_states(context: Context) -> Sequence[State]:

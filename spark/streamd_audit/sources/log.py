@@ -115,14 +115,22 @@ class LogReader(BucketReader):
             yield from self._rows(piece, name, gathered)
             if is_right and piece.part == 0 and "problem" in self.columns:
                 yield from self._wrong_with(content, piece, name)
+            yield from self._end(piece, name, None)
         except Damaged as damaged:
             yield from self._rows(piece, name, gathered)
+            yield from self._end(piece, name, damaged)
             # Each part finds what is wrong with the whole.
             if piece.part == 0 or (damaged.at is not None and damaged.at >= first):
                 yield self._problem(piece, name, damaged)
 
     def _head(self, piece: Piece, name: SegmentName, content: bytes) -> Iterator[pa.RecordBatch]:
         """What to report about a segment before its entries."""
+        return iter(())
+
+    def _end(
+        self, piece: Piece, name: SegmentName, damaged: Damaged | None
+    ) -> Iterator[pa.RecordBatch]:
+        """What to report about a segment after its entries, the last of which may be damaged."""
         return iter(())
 
     def _is_of_other_times(self, store: Store, name: str) -> bool:
