@@ -2,8 +2,8 @@
 
 Rates are compared within one run: the audit with Spark tasks that only read and hash the same
 objects; a machine of two cores with one of a single core, on which the object store runs as well; a
-bucket in which one stream has half of the bytes with one in which all have the same; and what Spark
-writes with a client that does nothing else.
+bucket in which one stream has half of the bytes with one in which all have the same; one with nine
+states with one that has a single one; and what Spark writes with a client that does nothing else.
 """
 
 from __future__ import annotations
@@ -85,6 +85,8 @@ class Bench:
         audit_rate = hashed["bytes"] / 1e6 / audited.seconds
         yield Line("objects audited on 2 cores", audit_rate, "MB/s")
         yield Line("of the rate of hashing", audit_rate / rate * 100, "%", at_least=50)
+        share = hashed["cpu_s"] / audited["cpu_s"] * 100
+        yield Line("hashing's processor time, of the audit's", share, "%")
         yield Line(f"driver: most memory, of a heap of {DRIVER_MEMORY_MIB} MiB", *_jvm(audited))
         yield Line("driver: most memory of its Python", audited["python_mb"], "MB", below=300)
 
@@ -112,8 +114,18 @@ class Bench:
         yield Line("audit with half of it in one stream", skewed.seconds, "s")
         yield Line("that takes as long, times", skewed.seconds / spread.seconds, "", below=1.3)
 
+    def states(self) -> Iterator[Line]:
+        """Nine states, each compared with the log, beside one."""
+        yield self._bucket("one", self._part())
+        yield self._bucket("nine", self._part()._replace(states=9))
+        one, nine = self._audit("one"), self._audit("nine")
+        yield from _cpu("one state", one, "nine states", nine)
+        yield Line("audit of one state", one.seconds, "s")
+        yield Line("audit of nine states", nine.seconds, "s")
+        yield Line("that takes as long, times", nine.seconds / one.seconds, "", below=1.3)
+
     def _part(self) -> Shape:
-        megabytes, entries, _ = self._shape
+        megabytes, entries = self._shape.megabytes, self._shape.entries
         return Shape(max(1, megabytes // _PART), max(1, entries // _PART))
 
     def _bucket(self, name: str, shape: Shape) -> Line:
@@ -249,7 +261,7 @@ def _messages(first: int, stop: int) -> bytes:
     return json.dumps([{"number": number, "text": text} for number in range(first, stop)]).encode()
 
 
-_PARTS = ("audit", "cores", "skew", "read_stream", "sink")
+_PARTS = ("audit", "cores", "skew", "states", "read_stream", "sink")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -119,11 +119,14 @@ def expected_headers(
 
 def _made(found: Replayed, context: Context) -> Made:
     """How many things took an id before the state of a number, and not before an earlier one."""
-    earlier = f.lit(0)
-    for group, plan in plans_of(context).items():
-        for index in plan.states:
-            is_after = (f.col("group") == group) & (f.col("index") > index)
-            earlier = earlier + is_after.cast("int")
+    # Shallow however many groups and states there are: the JVM's stack is not deep.
+    states = [
+        each
+        for group, plan in plans_of(context).items()
+        for each in (f.lit(group), f.array(*map(f.lit, plan.states)).cast("array<long>"))
+    ]
+    of_group = f.coalesce(f.create_map(*states)[f.col("group")], f.array().cast("array<long>"))
+    earlier = f.size(f.filter(of_group, lambda index: index < f.col("index")))
     rows = found.made.groupBy("group", earlier.alias("number")).count().collect()
     return Counter({(row["group"], row["number"]): row["count"] for row in rows})
 

@@ -56,7 +56,7 @@ def leaf_of(entry: Entry) -> bytes:
         begin, count = 0, len(commands)
         for _ in range(3):
             begin += 1 + _LENGTHS.get(payload[begin], 0)
-        views = list(map(memoryview, commands))
+        views = [memoryview(command) for command in commands]
         end = begin + sum(map(len, views))
         if count == 1:
             root = _leaf(views[0])

@@ -28,10 +28,10 @@ def test_parts_join_to_the_whole_tree(size: int, random: Random) -> None:
     for hashed in hashes:
         grown.add(hashed)
     cuts = sorted({0, size, *(random.randrange(size + 1) for _ in range(4))})
-    parts = [
-        tree.joined(Subtree(0, number, hashes[number]) for number in range(begin, end))
-        for begin, end in pairwise(cuts)
-    ]
+    parts = [tree.LeafRun(begin, hashes[begin:end]).subtrees for begin, end in pairwise(cuts)]
+    for part, (begin, end) in zip(parts, pairwise(cuts), strict=True):
+        leaves_in = (Subtree(0, number, hashes[number]) for number in range(begin, end))
+        assert part == tree.joined(leaves_in)
     whole = tree.joined(one for part in parts for one in part)
     assert [one.root for one in whole] == grown.nodes
     assert tree.root_of(whole) == grown.root()

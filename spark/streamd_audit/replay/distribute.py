@@ -86,7 +86,7 @@ def replay(
     scanned: DataFrame, states: DataFrame | None, plans: dict[int, Plan], there: Iterable[int]
 ) -> Replayed:
     """Replay the groups of a log (`scan.SCANNED_DDL`, better persisted, each entry once); `there`
-    are the kinds of rows in it.
+    are the kinds of rows in it, with `scan.OPENED_SESSION` if states have sessions.
 
     `states` are rows of the states that the plans name (`spans.EVENTS_DDL`); those of chunks, parts
     and slices may be left out.
@@ -118,7 +118,7 @@ class _Replay:
         self._states = None if states is None else _of_states(states)
 
     def run(self) -> Replayed:
-        if self._there & {scan.PACKAGE, scan.OPENED_SESSION} or self._states is not None:
+        if self._there & {scan.PACKAGE, scan.OPENED_SESSION}:
             told = _kept(self._judged_packages())
             if not told.isEmpty():
                 refused = told.where("position is not null")

@@ -57,8 +57,11 @@ def looked_through(context: Context) -> Looked:
     """The states, by a first look at them."""
 
     def look() -> Looked:
-        rows = state_rows(context).where("problem is not null or kind = 'header'")
-        return looked_at(context, rows.select("object", "key", "value", "problem").collect())
+        rows = state_rows(context).where("problem is not null or kind in ('header', 'session')")
+        found = rows.select("kind", "object", "key", "value", "problem").collect()
+        context.notes["state_sessions"] = any(row["kind"] == "session" for row in found)
+        told = (row for row in found if row["kind"] != "session" or row["problem"] is not None)
+        return looked_at(context, (row[1:] for row in told))
 
     return context.shared("looked through", look)
 

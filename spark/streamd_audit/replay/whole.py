@@ -258,7 +258,11 @@ def _replay(context: Context, spans: Sequence[Span]) -> Replayed | None:
     if not plans:
         return None
     rows = scanned(context).where(inside & (f.col("what") < scan.WRONG))
-    return replay(rows, events(context, plans), plans, account_of(context).kinds)
+    there = set(account_of(context).kinds)
+    if context.notes["state_sessions"]:
+        # They are judged even if the log opened none.
+        there.add(scan.OPENED_SESSION)
+    return replay(rows, events(context, plans), plans, there)
 
 
 def compared_states(context: Context) -> Sequence[State]:
