@@ -18,6 +18,7 @@ from streamd.group.proposals import (
     Unavailable,
     decode_answers,
     encode_proposals,
+    outcome_in,
 )
 from streamd.streams.commands import Delete, Result
 from tests.sim.runtime import run_virtually
@@ -130,12 +131,12 @@ def test_a_leader_whose_hot_tier_is_full_refuses_bytes_from_a_node_without_sessi
     async def scenario(machines: Machines) -> None:
         leader, _, _ = await begin(machines)
         leader.node.group.admission.hot_limit_bytes = -1
-        wanted = [Proposal(append("a", b"x"), 1, 0.0), Proposal(Delete(key("a")), 0, 0.0)]
+        wanted = [Proposal([append("a", b"x")], 1, 0.0), Proposal([Delete(key("a"))], 0, 0.0)]
         answer = await leader.node.group.admission.propose_forwarded(encode_proposals(wanted))
         refused, deleted = decode_answers(answer)
         with pytest.raises(Unavailable, match="the hot tier is full"):
-            refused.unwrap()
-        assert deleted.unwrap().result is Result.DELETED
+            outcome_in(refused)
+        assert outcome_in(deleted).result is Result.DELETED
 
     play(scenario)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import trio.testing
 
 from streamd.group import group, state_flusher, sweeping
 from streamd.group.group import Group
-from streamd.group.proposals import Settled, Unavailable
+from streamd.group.proposals import Settled, Unavailable, outcome_in
 from streamd.node.node import Node
 from streamd.streams import keys
 from streamd.streams.chunks import Window
@@ -85,11 +85,11 @@ async def test_a_watcher_hears_of_commands_before_anyone_hears_of_their_outcomes
             lambda: heard.append("turned") if heard else None,
         )
 
-        def tell(_: Settled) -> None:
+        def tell(_: Sequence[Settled]) -> None:
             heard.append("told")
 
-        node.group.writes.submit(create("a"), 0, tell)
-        node.group.writes.submit(create("b"), 0, tell)
+        node.group.writes.submit([create("a")], 0, tell)
+        node.group.writes.submit([create("b")], 0, tell)
         await wait_until(lambda: "turned" in heard)
     assert heard[:4] == ["applied 2", "told", "told", "turned"]
 
@@ -156,11 +156,11 @@ async def test_writes_gathered_in_a_block_are_one_entry_and_wait_for_no_pass_of_
         outcomes: list[Settled] = []
         with node.group.writes.gathering:
             for _ in range(3):
-                node.group.writes.submit(append("a", b"x"), 1, outcomes.append)
+                node.group.writes.submit([append("a", b"x")], 1, outcomes.extend)
             assert node.group.view.last_index == before
         assert node.group.view.last_index == before + 1
         await wait_until(lambda: len(outcomes) == 3)
-        assert [one.unwrap().tail.record for one in outcomes] == [1, 2, 3]
+        assert [outcome_in(one).tail.record for one in outcomes] == [1, 2, 3]
 
 
 async def test_a_write_to_rows_in_memory_reads_nothing_from_the_store(

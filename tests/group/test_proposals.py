@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import outcome
 import pytest
 import trio
 import trio.testing
@@ -13,12 +12,14 @@ import trio.testing
 from streamd.group.proposals import (
     OutcomeUnknown,
     Proposal,
+    Settled,
     Unavailable,
     decode_answers,
     decode_proposals,
     encode_answers,
     encode_proposals,
     fail_all,
+    outcome_in,
 )
 from streamd.streams.commands import Append, Command, Delete, DeleteBucket, Outcome, Result, Sweep
 from streamd.streams.model import IfMatch, Version
@@ -26,12 +27,12 @@ from streamd.streams.offsets import Position
 
 
 async def test_each_waiting_writer_learns_that_its_command_failed() -> None:
-    proposals = [Proposal(Sweep([]), 0, 0.0) for _ in range(3)]
+    proposals = [Proposal([Sweep([])], 0, 0.0) for _ in range(3)]
     told: list[OutcomeUnknown] = []
 
     async def wait_for(proposal: Proposal) -> None:
         try:
-            await proposal.settled()
+            await proposal.outcome()
         except OutcomeUnknown as error:
             told.append(error)
 
@@ -51,9 +52,9 @@ def test_commands_with_conditions_travel_between_nodes() -> None:
         Delete(b"b\0s", IfMatch()),
         DeleteBucket(b"b"),
     ]
-    sent = [Proposal(command, 1, 0.0) for command in commands]
+    sent = [Proposal([commands[0]], 1, 0.0), Proposal(commands[1:], 0, 0.0)]
     received = decode_proposals(encode_proposals(sent), 0.0)
-    assert [proposal.command for proposal in received] == commands
+    assert [proposal.commands for proposal in received] == [[command] for command in commands]
 
 
 def test_every_field_of_an_outcome_reaches_the_node_that_forwarded_the_command() -> None:
@@ -63,8 +64,8 @@ def test_every_field_of_an_outcome_reaches_the_node_that_forwarded_the_command()
     fields = msgspec.structs.fields(Outcome)[1:]
     found = Outcome(Result.APPENDED, *[others[type(field.default)] for field in fields])
     assert all(getattr(found, field.name) != field.default for field in fields)
-    [answer] = decode_answers(encode_answers([outcome.Value(found)]))
-    assert answer.unwrap() == found
+    [answer] = decode_answers(encode_answers([found]))
+    assert answer == found
 
 
 # As a release with log format 0 encodes and decodes them; such nodes forward commands without
@@ -80,13 +81,13 @@ _FORMER_UNKNOWN = b"\x9b\xa2hm\xc3" + _FORMER_DEFAULTS
 def test_outcomes_from_the_earlier_release_are_decoded() -> None:
     payload = b"\x93" + _FORMER_OUTCOME + _FORMER_UNAVAILABLE + _FORMER_UNKNOWN
     found, refused, unknown = decode_answers(payload)
-    assert found.unwrap() == Outcome(
+    assert found == Outcome(
         Result.APPENDED, Position(3, 9), True, "text/plain", 1, 2, 3, Position(1, 2), 7
     )
     with pytest.raises(Unavailable, match="no"):
-        refused.unwrap()
+        outcome_in(refused)
     with pytest.raises(OutcomeUnknown, match="hm"):
-        unknown.unwrap()
+        outcome_in(unknown)
 
 
 def test_the_earlier_release_decodes_our_outcomes() -> None:
@@ -97,10 +98,7 @@ def test_the_earlier_release_decodes_our_outcomes() -> None:
 
     [found, *_] = decode_answers(b"\x91" + _FORMER_OUTCOME)
     assert encode_answers([found]) == b"\x91" + _FORMER_OUTCOME
-    errors: list[outcome.Outcome[Outcome]] = [
-        outcome.Error(Unavailable("no")),
-        outcome.Error(OutcomeUnknown("hm")),
-    ]
+    errors: list[Settled] = [Unavailable("no"), OutcomeUnknown("hm")]
     answers = msgspec.msgpack.decode(encode_answers(errors), type=list[EarlierAnswer])
     assert answers == [EarlierAnswer("no", False), EarlierAnswer("hm", True)]
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from streamd.group.proposals import Unavailable, decode_answers
+from streamd.group.proposals import Unavailable, decode_answers, outcome_in
 from streamd.group.stores import Stores
 from streamd.raft.core import RaftViolation
 from streamd.raft.messages import Entry, EntryKind
@@ -147,7 +147,7 @@ def test_forged_commands_are_refused_and_their_neighbours_proposed(
         leader, second, _ = await all_ready(machines)
         payload = _encoded(create("a"), *FORGED.values(), _APPEND)
         answers = await second.node.cluster.forward(leader.node_id, payload)  # type: ignore[union-attr]
-        results = [settled.unwrap().result for settled in decode_answers(answers)]
+        results = [outcome_in(settled).result for settled in decode_answers(answers)]
         named = dict(zip(FORGED, results[1:-1], strict=True))
         assert [name for name, result in named.items() if result is not Result.INVALID] == []
         assert (results[0], results[-1]) == (Result.CREATED, Result.APPENDED)
@@ -173,10 +173,10 @@ def test_only_the_leader_proposes_commands_about_its_own_state(
         )
         answers = await second.node.cluster.forward(leader.node_id, payload)  # type: ignore[union-attr]
         *of_a_term, dropped, forgotten = decode_answers(answers)
-        assert [one.unwrap().result for one in of_a_term] == [Result.STALE] * 3
+        assert [outcome_in(one).result for one in of_a_term] == [Result.STALE] * 3
         for refused in (dropped, forgotten):
             with pytest.raises(Unavailable):
-                refused.unwrap()
+                outcome_in(refused)
         assert leader.node.group.view.last_index == index
 
     play(scenario)

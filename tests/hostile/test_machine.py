@@ -65,7 +65,7 @@ def _driver() -> Driver:
 def _apply(driver: Driver, command: Command) -> Result:
     """Apply commands as from the log: loaded ahead, decoded, applied."""
     [decoded] = decode_batch(encode_batch(Batch(driver.now_ms, [command]))).commands
-    for row in driver.state.missing(decoded):
+    for row in driver.state.missing([decoded]):
         driver.state.install(row, driver.store.get(row))
     return driver.do(decoded).result
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -140,8 +140,8 @@ class WithEmptyPieces:
     def takes_pieces(self, path: bytes) -> bool:
         return False
 
-    def begin(self, request: Request, later: Later) -> Begun:
-        return Begun.MUST_WAIT
+    def begin(self, requests: Sequence[Request], later: Later) -> Sequence[Begun]:
+        return [Begun.MUST_WAIT for _ in requests]
 
     async def handle(self, request: Request) -> LiveResponse:
         return LiveResponse(200, b"Content-Type: text/plain\r\n", self._run)

@@ -313,8 +313,8 @@ async def test_news_that_come_before_a_long_poll_is_waited_for_are_not_lost(tmp_
         application = server.door.shared.application
         query = b"offset=now&live=long-poll"
         request = Request("GET", b"/v1/stream/s", query, {b"host": b"x"}, b"", channel)
-        begun = application.begin(request, lambda *_: None)
-        assert not isinstance(begun, Response | Begun)
+        [begun] = application.begin([request], lambda *_: None)
+        assert not isinstance(begun, Response | Begun | Exception)
         await append(writer)
         await until(lambda: not server.hub.present)
         with trio.fail_after(PATIENCE_S):

@@ -172,7 +172,7 @@ async def test_a_turn_sends_a_bounded_number_of_the_answers_that_are_due(
             patch.setattr(group, "_propose_pending", lambda: None)
             for writer in writers:
                 await writer.send(APPEND)
-            await until(lambda: len(group._queue) == 40)
+            await until(lambda: group._queue.held[0].now == 40)
         turns = Turns(lambda: server.node.metrics.requests.get(("stream", "POST", 204), 0))
         trio.lowlevel.add_instrument(turns)
         for writer in writers:
@@ -250,7 +250,7 @@ class Fault(Exception):
 
 PARTS = {
     "begin": (HttpApplication, "_refused"),
-    "finish": (Dispatcher, "_finish"),
+    "finish": (Dispatcher, "count_alike"),
     "in a task": (HttpApplication, "_answer"),
 }
 

@@ -12,7 +12,14 @@ import httpx
 import pytest
 
 from streamd.config.settings import StorageConfig
-from streamd.group.proposals import DiskLow, Proposal, Unavailable, decode_answers, encode_proposals
+from streamd.group.proposals import (
+    DiskLow,
+    Proposal,
+    Unavailable,
+    decode_answers,
+    encode_proposals,
+    outcome_in,
+)
 from streamd.node.disk_guard import DEFAULT_MIN_FREE_BYTES, DiskGuard, DiskSpace
 from streamd.node.node import Node
 from streamd.streams.commands import Delete, Result
@@ -137,13 +144,13 @@ def test_a_node_without_sessions_learns_the_reason_as_well(tmp_path: Path) -> No
         leader, _, _ = await all_ready(machines)
         await leader.node.group.writes.propose(create("a"))
         await Disk(free=0).guard(leader.node, 1).look()
-        wanted = [Proposal(append("a", b"x"), 1, 0.0), Proposal(Delete(key("a")), 0, 0.0)]
+        wanted = [Proposal([append("a", b"x")], 1, 0.0), Proposal([Delete(key("a"))], 0, 0.0)]
         answer = await leader.node.group.admission.propose_forwarded(encode_proposals(wanted))
         refused, deleted = decode_answers(answer)
         with pytest.raises(Unavailable) as raised:
-            refused.unwrap()
+            outcome_in(refused)
         assert type(raised.value) is DiskLow
-        assert deleted.unwrap().result is Result.DELETED
+        assert outcome_in(deleted).result is Result.DELETED
 
     run_virtually(1, partial(play, scenario, tmp_path))
 

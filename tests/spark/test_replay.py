@@ -168,7 +168,7 @@ def test_hostile_commands_have_the_same_outcomes_as_in_the_machine(
     first = inhabited.state.header.next_stream_id
     driver = Recorder(inhabited.store, inhabited.objects)
     for command in commands:
-        for row in driver.state.missing(command):
+        for row in driver.state.missing([command]):
             driver.state.install(row, driver.store.get(row))
         driver.do(command)
         driver.now_ms += waited_ms

@@ -224,16 +224,16 @@ def test_rows_that_a_command_will_ask_for_are_named_until_they_are_loaded(driver
     driver.flush()
     [new] = driver.gather().slices
     flush = FlushCold(1, 9, "pack", 1, [new, replace(new, owner=b"\0" + blob, stream_id=5)])
-    assert [*driver.state.missing(flush)] == [keys.BLOB + blob]
+    assert [*driver.state.missing([flush])] == [keys.BLOB + blob]
     driver.state.install(keys.BLOB + blob, None)
-    assert [*driver.state.missing(flush)] == []
+    assert [*driver.state.missing([flush])] == []
     place = keys.slice_key(7, 3)
     moved = MovedSlice(7, 3, 1, 1, 0, 1, 0)
     for command in (DropSlices(7, [3]), MoveSlices(1, 1, "pack", 1, [moved])):
-        assert [*driver.state.missing(command)] == [place]
+        assert [*driver.state.missing([command])] == [place]
     driver.state.install(place, None)
-    assert [*driver.state.missing(DropSlices(7, [3]))] == []
-    assert [*driver.state.missing(MoveSlices(1, -1, "pack", 1, [moved]))] == []
+    assert [*driver.state.missing([DropSlices(7, [3])])] == []
+    assert [*driver.state.missing([MoveSlices(1, -1, "pack", 1, [moved])])] == []
 
 
 def test_rows_are_read_ahead_together() -> None:
@@ -388,6 +388,6 @@ def test_slices_are_located_up_to_the_first_gap_and_the_first_unknown_pack() -> 
 def test_streams_that_a_command_will_ask_for_are_named_until_they_are_loaded() -> None:
     driver, _ = stored_chunks(b"one")
     driver.reopen()
-    assert [*driver.state.missing(Delete(key("s")))] == [keys.STREAM + key("s")]
+    assert [*driver.state.missing([Delete(key("s"))])] == [keys.STREAM + key("s")]
     driver.state.install(keys.STREAM + key("s"), driver.store.rows[keys.STREAM + key("s")])
-    assert [*driver.state.missing(Delete(key("s")))] == []
+    assert [*driver.state.missing([Delete(key("s"))])] == []

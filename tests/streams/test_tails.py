@@ -15,7 +15,7 @@ class Writer:
 
     def append(self, size: int) -> None:
         data = bytes([65 + self.at.record % 26]) * size
-        self.tails.append(self.stream_id, self.at, data, [size])
+        self.tails.append(self.stream_id, self.at, [(data, [size])])
         self.at = Position(self.at.record + 1, self.at.byte + size)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -11,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from streamd.http.protocol.application import Begun, Later
+from streamd.http.protocol.application import Later
 from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 from streamd.http.sockets.outgoing import Outgoing
 from streamd.process.metrics import Metrics
@@ -121,8 +122,8 @@ class OneStream:
     async def foreseen(self, request: Request) -> Response | None:
         return None
 
-    def begin(self, request: Request, later: Later) -> Response | Parked | Begun:
-        return Response(200, b"", self.newest, shows=b"key")
+    def begin(self, requests: Sequence[Request], later: Later) -> Sequence[Response]:
+        return [Response(200, b"", self.newest, shows=b"key") for _ in requests]
 
     async def handle(self, request: Request) -> Response | LiveResponse:
         raise AssertionError("all is answered at once")

@@ -2,8 +2,9 @@
 
 The life of a write:
 
-1. `GroupWrites.propose` puts the command into a queue and parks the caller's task. On a follower
-   `forwarding` sends it to the leader, whose `admission` judges it again.
+1. `GroupWrites.propose` puts the command into a queue and parks the caller's task, `submit` several
+   as one proposal with a callback. On a follower `forwarding` sends them to the leader, whose
+   `admission` judges them again.
 2. At a turn with the disk idle, `drafts` turns everything that waits into one log entry. The core
    sends it to the followers while the `writer` stores it on this node's disk; meanwhile the next
    entry gathers.

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
-import outcome
 import trio
 from msgspec.structs import replace
 
@@ -37,7 +36,6 @@ from streamd.streams.checks import are_of_clients
 from streamd.streams.codec import PRODUCERS_FORMAT
 from streamd.streams.commands import Append, Command, Outcome, Result, brings_bytes
 from streamd.streams.content import SMALL_BYTES
-from streamd.streams.model import ProducerStamp
 from streamd.streams.sessions import PackageStamp
 from streamd.streams.state import State
 
@@ -125,17 +123,20 @@ class Admission:
             raise bytes_refused(is_disk_low=self.is_disk_low)
 
     def _add(self, proposal: Proposal) -> None:
-        if type(proposal.command) is Append and proposal.command.producer is not None:
-            proposal.command = self._counted(proposal.command, proposal.command.producer)
-        if brings_bytes(proposal.command):
+        for command in proposal.commands:
+            if type(command) is Append and command.producer is not None:
+                proposal.commands = list(map(self._counted, proposal.commands))
+                break
+        if brings_bytes(proposal.commands[0]):
             self.must_have_room()
         self._drafting.add(proposal)
 
-    def _counted(self, command: Append, stamp: ProducerStamp) -> Append:
-        """The command so that its producer counts, once all members count alike."""
+    def _counted(self, command: Command) -> Command:
+        """The command so that its producer, if it has one, counts, once all members count alike."""
+        stamp = command.producer if isinstance(command, Append) else None
         if not self._counts_producers:
             self._counts_producers = self._opener.formats.may_use(PRODUCERS_FORMAT)
-        if stamp.counted or not self._counts_producers:
+        if stamp is None or stamp.counted or not self._counts_producers:
             return command
         return replace(command, producer=replace(stamp, counted=True))
 
@@ -156,13 +157,13 @@ class Admission:
         for proposal, refusal in zip(proposals, refusals, strict=True):
             if refusal is not None:
                 self.refused_commands += 1
-                proposal.settle(refusal)
+                proposal.settle([refusal])
                 continue
-            proposal.command = until_now(proposal.command, self._now_ms())
+            proposal.commands = [until_now(proposal.commands[0], self._now_ms())]
             try:
                 self._add(proposal)
             except Unavailable as error:
-                proposal.settle(outcome.Error(error))
+                proposal.settle([error])
         self._proposed()
         await batch.wait()
         return encode_answers(batch.settled)
@@ -196,7 +197,7 @@ class Admission:
         package = ForeignPackage(stamp, commands, trio.current_time() + PROPOSE_TIMEOUT_S)
         self._drafting.add_foreign(package)
         self._proposed()
-        return encode_decision(Decision(await package.settled()))
+        return encode_decision(Decision(await package.outcomes()))
 
     async def open_session(self, node_id: int, payload: bytes) -> bytes:
         """Open a session for a node that asks. Raises `Unavailable`, `OutcomeUnknown`."""

@@ -42,8 +42,7 @@ class Applier:
         wanted: list[bytes] = []
         for entry in entries:
             if entry.kind == EntryKind.COMMANDS:
-                for command in self.pending(entry).commands:
-                    wanted += self._machine.state.missing(command)
+                wanted += self._machine.state.missing(self.pending(entry).commands)
         return wanted
 
     def pending(self, entry: Entry) -> PendingEntry:

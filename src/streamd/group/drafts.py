@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import outcome
-
 from streamd.group.packages import ForeignPackage, OwnPackage, OwnPackages
-from streamd.group.proposals import OutcomeUnknown, Proposal, ProposalQueue, Unavailable, fail_all
+from streamd.group.proposals import (
+    OutcomeUnknown,
+    Proposal,
+    ProposalQueue,
+    Unavailable,
+    fail_all,
+    settle_all,
+)
 from streamd.group.session_opener import SessionOpener
 from streamd.process.diagnostics import FillLevel
 from streamd.raft.core import Core, Role
@@ -31,7 +36,7 @@ class Draft:
         self.foreign = foreign
         self._own = own
         self._packages = packages
-        self.commands = [proposal.command for proposal in proposals]
+        self.commands = [command for proposal in proposals for command in proposal.commands]
         self.stamps: list[PackageStamp] = []
         for package in own:
             self.commands += package.commands
@@ -43,7 +48,7 @@ class Draft:
     def begin_with(self, proposal: Proposal) -> None:
         """Put a proposal in front of everything else."""
         self.proposals.insert(0, proposal)
-        self.commands.insert(0, proposal.command)
+        self.commands[:0] = proposal.commands
 
     def refused(self, error: Unavailable) -> None:
         """Fail or requeue the content: the core did not append the entry."""
@@ -91,7 +96,7 @@ class Drafting:
 
     def add(self, proposal: Proposal) -> None:
         """Queue a proposal for an entry. Raises `Unavailable`."""
-        if not is_of_leader(proposal.command):
+        if not is_of_leader(proposal.commands[0]):
             self._queue.add(proposal)
         elif self._core.role == Role.LEADER:
             self._leaders.append(proposal)
@@ -128,7 +133,7 @@ class Drafting:
                 max_bytes -= sum(package.size for package in foreign)
             elif self._queue and self._takes_fresh:
                 fresh = self._queue.take(max_commands, max_bytes, at_least_one=must)
-                max_commands -= len(fresh)
+                max_commands -= sum(proposal.count for proposal in fresh)
                 max_bytes -= sum(proposal.size for proposal in fresh)
         if fresh and self._numbers:
             own.append(self._packages.pack(fresh))
@@ -217,10 +222,9 @@ class PendingEntry:
         This node's own packages are decided here too, whichever leader proposed them: the node
         may apply the entry before that leader answers, and the answer may never come.
         """
-        # There are more outcomes than proposals: those of the packages follow. An entry of another
-        # leader has no proposals here at all, but maybe this node's packages.
-        for proposal, result in zip(self.proposals, outcomes, strict=False):
-            proposal.settle(outcome.Value(result))
+        # The outcomes of the packages follow those of the proposals. An entry of another leader has
+        # no proposals here at all, but maybe this node's packages.
+        settle_all(self.proposals, outcomes)
         if not self.packages:
             return
         first_foreign = len(self.packages) - len(self.foreign)
@@ -231,5 +235,4 @@ class PendingEntry:
             if stamp.node_id == node_id:
                 own.decided(stamp.session_id, stamp.sequence, outcomes[start:end])
             if place >= first_foreign:
-                settled = list(outcomes[start:end])
-                self.foreign[place - first_foreign].settle(outcome.Value(settled))
+                self.foreign[place - first_foreign].settle(list(outcomes[start:end]))

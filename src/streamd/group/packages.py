@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 import msgspec
-import outcome
 import trio
 
 from streamd.group.proposals import (
@@ -22,6 +21,7 @@ from streamd.group.proposals import (
     Proposal,
     Unavailable,
     fail_all,
+    settle_all,
 )
 from streamd.process.metrics import Metrics
 from streamd.streams.checks import payload_bytes
@@ -46,6 +46,7 @@ class OwnPackage:
     __slots__ = (
         "attempts",
         "call",
+        "count",
         "deadline",
         "is_under_way",
         "proposals",
@@ -58,6 +59,7 @@ class OwnPackage:
         self.session_id = session_id
         self.sequence = sequence
         self.proposals = proposals
+        self.count = sum(proposal.count for proposal in proposals)
         self.size = sum(proposal.size for proposal in proposals)
         self.deadline = min(proposal.deadline for proposal in proposals)
         self.attempts = 0
@@ -65,12 +67,8 @@ class OwnPackage:
         self.call: trio.CancelScope | None = None
 
     @property
-    def count(self) -> int:
-        return len(self.proposals)
-
-    @property
     def commands(self) -> list[Command]:
-        return [proposal.command for proposal in self.proposals]
+        return [command for proposal in self.proposals for command in proposal.commands]
 
 
 class OwnPackages:
@@ -167,8 +165,8 @@ class OwnPackages:
         """The leader takes no more bytes now, and no copy is in any log: fail the commands with
         bytes, and send the others again."""
         self._forget(package)
-        full = [one for one in package.proposals if brings_bytes(one.command)]
-        self._put_back([one for one in package.proposals if not brings_bytes(one.command)])
+        full = [one for one in package.proposals if brings_bytes(one.commands[0])]
+        self._put_back([one for one in package.proposals if not brings_bytes(one.commands[0])])
         fail_all(full, bytes_refused(is_disk_low=is_disk_low))
 
     def decided(self, session_id: int, sequence: int, outcomes: Sequence[Outcome]) -> None:
@@ -182,8 +180,7 @@ class OwnPackages:
         if outcomes[0].result is Result.SESSION_LOST:
             self._session_lost(package)
             return
-        for proposal, value in zip(package.proposals, outcomes, strict=True):
-            proposal.settle(outcome.Value(value))
+        settle_all(package.proposals, outcomes)
 
     def _session_lost(self, package: OwnPackage) -> None:
         """The session is gone: this node was removed from the cluster, or another process has its
@@ -229,7 +226,7 @@ def bytes_refused(*, is_disk_low: bool) -> NoRoom:
     return DiskLow(DISK_LOW) if is_disk_low else NoRoom(HOT_TIER_FULL)
 
 
-class ForeignPackage(Awaited[list[Outcome]]):
+class ForeignPackage(Awaited[list[Outcome] | Unavailable | OutcomeUnknown]):
     """A package of another node, on its way into this leader's log."""
 
     __slots__ = ("commands", "stamp")
@@ -238,6 +235,16 @@ class ForeignPackage(Awaited[list[Outcome]]):
         super().__init__(sum(map(payload_bytes, commands)), deadline, count=len(commands))
         self.stamp = stamp
         self.commands = commands
+
+    def fail(self, error: Unavailable | OutcomeUnknown) -> None:
+        self.settle(type(error)(*error.args))
+
+    async def outcomes(self) -> list[Outcome]:
+        """Wait for the outcomes of its commands. Raises `Unavailable`, `OutcomeUnknown`."""
+        found = await self.settled()
+        if isinstance(found, list):
+            return found
+        raise found
 
 
 # -- between nodes --------------------------------------------------------------------------------

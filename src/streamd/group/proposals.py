@@ -1,6 +1,6 @@
 """Commands on their way into the log, and how they travel between nodes.
 
-A proposal ends in one of three ways: with its outcome; with `Unavailable`, if it was not accepted
+A command ends in one of three ways: with its outcome; with `Unavailable`, if it was not accepted
 and will never take effect; or with `OutcomeUnknown`, if its outcome was not known in time. After
 `Unavailable` a client may always try again; after `OutcomeUnknown` an idempotent producer may,
 since its retry is recognised. Nodes send each other proposals in packages (`packages`), or by
@@ -68,7 +68,8 @@ class OutcomeUnknown(Exception):
     """The command may have taken effect, or may yet."""
 
 
-Settled = outcome.Outcome[Outcome]
+# What has become of a command.
+Settled = Outcome | Unavailable | OutcomeUnknown
 T = TypeVar("T")
 W = TypeVar("W", bound="Awaited[Any]")
 
@@ -86,7 +87,7 @@ class Awaited(Generic[T]):
         self,
         size: int,
         deadline: float,
-        tell: Callable[[outcome.Outcome[T]], None] | None = None,
+        tell: Callable[[T], None] | None = None,
         count: int = 1,
     ) -> None:
         self.size = size
@@ -94,19 +95,21 @@ class Awaited(Generic[T]):
         self.tell = tell
         self.count = count
 
-    def settle(self, value: outcome.Outcome[T]) -> None:
+    def settle(self, value: T) -> None:
         """Settle it, once; the waiting task may be gone."""
         if self.tell is not None:
             tell, self.tell = self.tell, None
             tell(value)
 
-    async def settled(self) -> T:
-        """Wait for the outcome. A cancelled caller does not learn it.
+    def fail(self, error: Unavailable | OutcomeUnknown) -> None:
+        """Settle it with an error of that kind: an instance of its own for each waiting task, since
+        tasks that raise one shared instance would collect each other's tracebacks in it."""
+        raise NotImplementedError
 
-        Raises `Unavailable`, `OutcomeUnknown`.
-        """
+    async def settled(self) -> T:
+        """Wait for what it is settled with. A cancelled caller does not learn it."""
         task = trio.lowlevel.current_task()
-        self.tell = lambda value: trio.lowlevel.reschedule(task, value)
+        self.tell = lambda value: trio.lowlevel.reschedule(task, outcome.Value(value))
 
         def abort(_: object) -> trio.lowlevel.Abort:
             self.tell = None
@@ -116,31 +119,56 @@ class Awaited(Generic[T]):
         return result
 
 
-class Proposal(Awaited[Outcome]):
-    """A command that this node proposes, or sends to the leader."""
+class Proposal(Awaited[Sequence[Settled]]):
+    """Commands that this node proposes, or sends to the leader, in their order and in one entry.
 
-    __slots__ = ("command",)
+    It is settled with what has become of each. Either all of them bring bytes (`brings_bytes`), or
+    none does, and only the leader's own commands (`is_of_leader`) are alone.
+    """
+
+    __slots__ = ("commands",)
 
     def __init__(
         self,
-        command: Command,
+        commands: Sequence[Command],
         size: int,
         deadline: float,
-        tell: Callable[[Settled], None] | None = None,
+        tell: Callable[[Sequence[Settled]], None] | None = None,
     ) -> None:
-        # Does not call the base class: there is one proposal for each write.
-        self.command = command
-        self.size = size
-        self.deadline = deadline
-        self.tell = tell
-        self.count = 1
+        super().__init__(size, deadline, tell, len(commands))
+        self.commands = commands
+
+    def fail(self, error: Unavailable | OutcomeUnknown) -> None:
+        self.settle([type(error)(*error.args) for _ in self.commands])
+
+    async def outcome(self) -> Outcome:
+        """Wait for the outcome of its only command. A cancelled caller does not learn it.
+
+        Raises `Unavailable`, `OutcomeUnknown`.
+        """
+        [settled] = await self.settled()
+        return outcome_in(settled)
+
+
+def outcome_in(settled: Settled) -> Outcome:
+    """The outcome, if there is one. Raises `Unavailable`, `OutcomeUnknown`."""
+    if isinstance(settled, Outcome):
+        return settled
+    raise settled
 
 
 def fail_all(waiting: Iterable[Awaited[Any]], error: Unavailable | OutcomeUnknown) -> None:
-    """Settle all with an error, each with an instance of its own: tasks that raise one shared
-    instance would collect each other's tracebacks in it."""
+    """Settle all with an error."""
     for one in waiting:
-        one.settle(outcome.Error(type(error)(*error.args)))
+        one.fail(error)
+
+
+def settle_all(proposals: Iterable[Proposal], settled: Sequence[Settled]) -> None:
+    """Settle proposals whose commands, end to end, are the first of those `settled`."""
+    end = 0
+    for proposal in proposals:
+        start, end = end, end + proposal.count
+        proposal.settle(settled[start:end])
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -150,11 +178,17 @@ _ANSWERS = msgspec.msgpack.Decoder(list[list[Any]])
 
 def encode_proposals(proposals: Sequence[Proposal]) -> bytes:
     """Commands and sizes, for the leader."""
-    return _ENCODER.encode([(proposal.command, proposal.size) for proposal in proposals])
+    return _ENCODER.encode(
+        [
+            (command, payload_bytes(command))
+            for proposal in proposals
+            for command in proposal.commands
+        ]
+    )
 
 
 def decode_proposals(payload: bytes, deadline: float) -> list[Proposal]:
-    """The commands that another node forwards; the sizes it claims are not trusted.
+    """The commands that another node forwards, each by itself; the sizes it claims are not trusted.
 
     Raises `Unavailable` for anything that this release cannot decode.
     """
@@ -162,7 +196,7 @@ def decode_proposals(payload: bytes, deadline: float) -> list[Proposal]:
         commands = _COMMANDS.decode(payload)
     except UNDECODABLE as error:
         raise Unavailable(f"cannot decode the forwarded commands: {error}") from error
-    return [Proposal(command, payload_bytes(command), deadline) for command, _ in commands]
+    return [Proposal([command], payload_bytes(command), deadline) for command, _ in commands]
 
 
 def refusal_of(command: Command) -> Settled | None:
@@ -172,15 +206,15 @@ def refusal_of(command: Command) -> Settled | None:
     """
     if isinstance(command, FlushCold | MoveSlices | Archived | Scrubbed):
         # They name the term of the leader that made them, which is not this leader's.
-        return outcome.Value(Outcome(Result.STALE))
+        return Outcome(Result.STALE)
     if is_of_leader(command):
-        return outcome.Error(Unavailable("only the leader may propose such commands"))
-    return None if fault(command) is None else outcome.Value(Outcome(Result.INVALID))
+        return Unavailable("only the leader may propose such commands")
+    return None if fault(command) is None else Outcome(Result.INVALID)
 
 
 def refusals_of(proposals: Sequence[Proposal]) -> list[Settled | None]:
-    """The `refusal_of` each. Takes a while for many commands, and for large ones."""
-    return [refusal_of(proposal.command) for proposal in proposals]
+    """The `refusal_of` the command of each. Takes a while for many commands, and for large ones."""
+    return [refusal_of(proposal.commands[0]) for proposal in proposals]
 
 
 def encode_answers(settled: Sequence[Settled]) -> bytes:
@@ -193,9 +227,9 @@ def encode_answers(settled: Sequence[Settled]) -> bytes:
 
 
 def _answer(settled: Settled) -> tuple[Any, ...]:
-    if isinstance(settled, outcome.Error):
-        return str(settled.error), isinstance(settled.error, OutcomeUnknown)
-    return None, False, *msgspec.structs.astuple(settled.unwrap())
+    if not isinstance(settled, Outcome):
+        return str(settled), isinstance(settled, OutcomeUnknown)
+    return None, False, *msgspec.structs.astuple(settled)
 
 
 def decode_answers(payload: bytes) -> list[Settled]:
@@ -206,26 +240,25 @@ def decode_answers(payload: bytes) -> list[Settled]:
 def _settled(answer: list[Any]) -> Settled:
     error, is_unknown = msgspec.convert(answer[:2], tuple[str | None, bool])
     if error is not None:
-        return outcome.Error(OutcomeUnknown(error) if is_unknown else unavailable(error))
-    return outcome.Value(msgspec.convert(answer[2:], Outcome))
+        return OutcomeUnknown(error) if is_unknown else unavailable(error)
+    return msgspec.convert(answer[2:], Outcome)
 
 
 def take_answers(proposals: Sequence[Proposal], payload: bytes) -> None:
-    """Settle each with its answer. Raises `OutcomeUnknown` for answers that cannot be decoded:
+    """Settle each with its answers. Raises `OutcomeUnknown` for answers that cannot be decoded:
     the leader may run another release."""
     try:
         answers = decode_answers(payload)
     except UNDECODABLE as error:
         raise OutcomeUnknown(f"cannot decode the leader's answer: {error}") from error
-    if len(answers) != len(proposals):
+    if len(answers) != sum(proposal.count for proposal in proposals):
         raise OutcomeUnknown("the leader's answer belongs to another request")
-    for proposal, settled in zip(proposals, answers, strict=True):
-        proposal.settle(settled)
+    settle_all(proposals, answers)
 
 
 class ProposalQueue(Generic[W]):
     """Proposals that wait to get into a log entry, or to be sent to the leader; bounded in commands
-    and bytes.
+    and bytes, which the last one that is taken may exceed.
 
     `taken` counts the commands that have left the queue.
     """
@@ -302,10 +335,11 @@ class ProposalQueue(Generic[W]):
 
 
 class ProposalBatch:
-    """Waits for several proposals at once; `settled` has the outcome or error of each, in order."""
+    """Waits for several proposals, of a command each, at once; `settled` has what has become of
+    each, in order."""
 
     def __init__(self, proposals: Sequence[Proposal]) -> None:
-        self.settled: list[Settled] = [outcome.Error(OutcomeUnknown())] * len(proposals)
+        self.settled: list[Settled] = [OutcomeUnknown()] * len(proposals)
         self._left = len(proposals)
         self._done = trio.Event()
         for place, proposal in enumerate(proposals):
@@ -316,9 +350,9 @@ class ProposalBatch:
         if self._left:
             await self._done.wait()
 
-    def _teller(self, place: int) -> Callable[[Settled], None]:
-        def tell(value: Settled) -> None:
-            self.settled[place] = value
+    def _teller(self, place: int) -> Callable[[Sequence[Settled]], None]:
+        def tell(value: Sequence[Settled]) -> None:
+            [self.settled[place]] = value
             self._left -= 1
             if not self._left:
                 self._done.set()

@@ -175,9 +175,9 @@ class SessionOpener:
         if len(self.waiting) >= _MAX_WAITING:
             raise Unavailable("too many nodes are requesting sessions")
         command = OpenSession(node_id, request.nonce, request.replaces)
-        proposal = Proposal(command, 0, trio.current_time() + _OPEN_TIMEOUT_S)
+        proposal = Proposal([command], 0, trio.current_time() + _OPEN_TIMEOUT_S)
         self.waiting.append(proposal)
-        await proposal.settled()
+        await proposal.outcome()
         return self._session_of(node_id)
 
     def take(self) -> list[Proposal]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import outcome
+from collections.abc import Callable, Sequence
 
 from streamd.group.proposals import Proposal, Settled
-from streamd.streams.commands import Command, Touch
+from streamd.streams.commands import Command, Outcome, Touch
 
 # How many renewals that no leader has taken are kept for the next sweep.
 _MAX_KEPT = 100_000
@@ -48,11 +46,11 @@ class Touches:
         """Take all as a proposal that puts them back if it fails."""
         touch = self.take()
 
-        def tell(value: Settled) -> None:
-            if isinstance(value, outcome.Error):
+        def tell(settled: Sequence[Settled]) -> None:
+            if not isinstance(settled[0], Outcome):
                 self.put_back(touch)
 
-        return Proposal(touch, 0, 0.0, tell)
+        return Proposal([touch], 0, 0.0, tell)
 
 
 def until_now(command: Command, now_ms: int) -> Command:

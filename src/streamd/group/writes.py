@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import trio
@@ -54,17 +54,21 @@ class GroupWrites:
         A cancelled caller learns nothing: the command may still take effect.
         Raises `Unavailable` if it never will, `OutcomeUnknown` if no node can tell.
         """
-        return await self.submit(command, size).settled()
+        return await self.submit([command], size).outcome()
 
     def submit(
-        self, command: Command, size: int = 0, tell: Callable[[Settled], None] | None = None
+        self,
+        commands: Sequence[Command],
+        size: int = 0,
+        tell: Callable[[Sequence[Settled]], None] | None = None,
     ) -> Proposal:
-        """Propose without waiting; `tell` is called with the result or error of `propose`.
+        """Propose commands as one `Proposal`, which says which may be together, without waiting;
+        `size` is their payload in bytes. `tell` is called with what has become of each.
 
         It is called in a turn of the group, before the next batch goes to the disk, so it must be
         quick. Raises `Unavailable`; then it is never called.
         """
-        proposal = Proposal(command, size, trio.current_time() + PROPOSE_TIMEOUT_S, tell)
+        proposal = Proposal(commands, size, trio.current_time() + PROPOSE_TIMEOUT_S, tell)
         self._admission.add(proposal)
         return proposal
 

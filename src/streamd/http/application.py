@@ -14,8 +14,8 @@ from streamd.group.proposals import NoRoom, Unavailable
 from streamd.http.access.auditor import Auditor
 from streamd.http.access.needs import OPEN, Need
 from streamd.http.access.page_guards import AdminGuard
-from streamd.http.dispatcher import Dispatcher
-from streamd.http.protocol.application import Begun, Later
+from streamd.http.dispatcher import Beginning, Dispatcher
+from streamd.http.protocol.application import Begun, Fate, Later
 from streamd.http.protocol.fields import refuse_coding
 from streamd.http.protocol.messages import LateAnswer, LiveResponse, Parked, Request, Response
 from streamd.http.protocol.refusals import REFUSALS
@@ -147,18 +147,22 @@ class HttpApplication:
                 response.abandon()
             raise
 
-    def begin(self, request: Request, later: Later) -> Response | Parked | Begun:
+    def begin(self, requests: Sequence[Request], later: Later) -> Sequence[Fate]:
         """As `Application.begin`."""
+        may_repeat = not self._rates.exist()
+        return self._dispatcher.begin(requests, later, self._begin, may_repeat=may_repeat)
+
+    def _begin(self, request: Request, beginning: Beginning) -> Fate:
         found = self._find(request.path)
         resource = found.resource
         route = resource.routes.get(request.method)
         if route is None:
             return Begun.MUST_WAIT
-        begin, label = self._dispatcher.begin, resource.label
+        begin, label = beginning.begin, resource.label
         if (judge := route.handler.judge) is not None:
-            return begin(request, label, later, self._judged, judge, request, found)
+            return begin(request, label, self._judged, judge, request, found)
         if (prompt := route.handler.prompt) is not None:
-            return begin(request, label, later, self._prompted, prompt, request, found)
+            return begin(request, label, self._prompted, prompt, request, found)
         return Begun.MUST_WAIT
 
     def _judged(

@@ -41,9 +41,10 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, count: int = 1) -> None:
+        """Count so many observations of a value."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
 
     def add(self, counts: Sequence[int], total: float) -> None:
         """Add what another histogram with these bounds has counted."""

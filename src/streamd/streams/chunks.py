@@ -266,6 +266,11 @@ class OpenChunk:
     def end_byte(self) -> int:
         return self.start_byte + self.size
 
+    @property
+    def end(self) -> Position:
+        """Where the record after its last begins."""
+        return Position(self.start_record + len(self.lengths), self.start_byte + self.size)
+
     def bytes_before(self, count: int) -> int:
         """The size in bytes of the chunk's first `count` records."""
         return self._marks.sum(count)

@@ -280,7 +280,7 @@ class Machine:
         if command.seq is not None:
             stream.last_seq = command.seq
         if command.lengths:
-            self.state.append(command.key, stream, command.data, command.lengths)
+            self.state.append(command.key, stream, [(command.data, command.lengths)])
             quotas.grow(self.state, command.key, stream, len(command.data))
             stream.last_write_ms = now_ms
             change.parts.append(command.data)
@@ -307,22 +307,27 @@ class Machine:
         parts = self._change(stream).parts
         incarnation = self.state.header.incarnation_base + stream.stream_id
         room = quotas.room(self.state, key, stream) if self.state.limits.quotas else None
-        begin = stream.size
+        appends = []
         outcomes = []
+        tail = stream.tail
         for command in run:
+            data, lengths = command.data, command.lengths
             if room is not None:
-                if len(command.data) > room[0]:
+                if len(data) > room[0]:
                     quotas.note_refusal(self.state, room[1])
                     refused = Outcome.of(room[1], stream)
-                    refused.incarnation = incarnation
+                    refused.tail, refused.incarnation = tail, incarnation
                     outcomes.append(refused)
                     continue
-                room = room[0] - len(command.data), room[1]
-            self.state.append(key, stream, command.data, command.lengths)
-            parts.append(command.data)
-            tail = Position(stream.records, stream.size)
+                room = room[0] - len(data), room[1]
+            tail = Position(tail.record + len(lengths), tail.byte + len(data))
+            appends.append((data, lengths))
+            parts.append(data)
             outcomes.append(Outcome(Result.APPENDED, tail, incarnation=incarnation))
-        quotas.grow(self.state, key, stream, stream.size - begin)
+        size = tail.byte - stream.size
+        self.state.append(key, stream, appends)
+        assert stream.tail == tail, "outcomes say where the records are"
+        quotas.grow(self.state, key, stream, size)
         return outcomes
 
     def _unless_it_differs(
@@ -409,7 +414,7 @@ class Machine:
             anchor.attach(self.state, stream)
         quotas.count(self.state, command.key, stream)
         if command.lengths:
-            self.state.append(command.key, stream, command.data, command.lengths)
+            self.state.append(command.key, stream, [(command.data, command.lengths)])
             quotas.grow(self.state, command.key, stream, len(command.data))
         stream.closed = command.closed
         self.state.schedule_sweep(command.key, stream)

@@ -7,7 +7,7 @@ of streams: an idle stream is only a few keys in the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -134,15 +134,21 @@ class State:
 
     # -- changes ------------------------------------------------------------------------------
 
-    def append(self, key: bytes, stream: Stream, data: bytes, lengths: list[int]) -> None:
-        """Add one append's records at the stream's tail and move the tail."""
+    def append(
+        self, key: bytes, stream: Stream, appends: Sequence[tuple[bytes, list[int]]]
+    ) -> None:
+        """Add the records of appends, each with its data and the lengths of its records, at the
+        stream's tail and move the tail."""
         if stream.hot_at_ms is None:
             self.heat(key, stream)
-        self.header.hot_bytes += len(data)
-        self.tails.append(stream.stream_id, Position(stream.records, stream.size), data, lengths)
-        stream.records += len(lengths)
-        stream.size += len(data)
-        self._appended_bytes += len(data)
+        self.tails.append(stream.stream_id, stream.tail, appends)
+        size = 0
+        for data, lengths in appends:
+            stream.records += len(lengths)
+            size += len(data)
+        stream.size += size
+        self.header.hot_bytes += size
+        self._appended_bytes += size
 
     def change_bucket(
         self, name: bytes, *, streams: int = 0, hidden: int = 0, size: int = 0, counted: int = 0
@@ -222,13 +228,18 @@ class State:
         """
         return gather(stream, window, self.tails.find)
 
-    def missing(self, command: Command) -> Iterator[bytes]:
-        """Rows that a command will read and that are not in memory, to load them first."""
-        for key in stream_keys(command):
-            if key not in self.streams:
-                yield keys.STREAM + key
-        if type(command) in _WITH_OTHER_ROWS and is_applicable(command):
-            yield from self._missing_besides(command)
+    def missing(self, commands: Iterable[Command]) -> Iterator[bytes]:
+        """Rows that commands will read and that are not in memory, to load them first."""
+        looked_for = b""
+        for command in commands:
+            # Most are appends to the stream of the one before.
+            if type(command) is Append and command.key == looked_for:
+                continue
+            for looked_for in stream_keys(command):
+                if looked_for not in self.streams:
+                    yield keys.STREAM + looked_for
+            if type(command) in _WITH_OTHER_ROWS and is_applicable(command):
+                yield from self._missing_besides(command)
 
     def _missing_besides(self, command: Command) -> Iterator[bytes]:
         for row in _other_rows(command):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from streamd.streams.chunks import AnyChunk, Chunk, OpenChunk
 from streamd.streams.offsets import Position
 
@@ -58,8 +60,27 @@ class Tails:
         tail = self._tails.get(stream_id)
         return None if tail is None else tail.find(record)
 
-    def append(self, stream_id: int, at: Position, data: bytes, lengths: list[int]) -> None:
-        """Add one append at the stream's end `at`."""
+    def append(
+        self, stream_id: int, at: Position, appends: Iterable[tuple[bytes, list[int]]]
+    ) -> None:
+        """Add appends, each with its data and the lengths of its records, at the stream's end
+        `at`."""
+        tail = self._opened(stream_id, at)
+        chunk = tail.open
+        for data, lengths in appends:
+            if chunk is None:
+                chunk = self._opened(stream_id, at).open
+                assert chunk is not None
+            chunk.add(data, lengths)
+            tail.size += len(data)
+            self.size += len(data)
+            if chunk.size >= SEAL_BYTES:
+                at = chunk.end
+                self._seal(stream_id, tail)
+                chunk = None
+
+    def _opened(self, stream_id: int, at: Position) -> Tail:
+        """The tail of a stream, with a chunk for what comes `at` its end."""
         tail = self._open.get(stream_id)
         if tail is None:
             tail = self._tails.pop(stream_id, None) or Tail()
@@ -67,13 +88,9 @@ class Tails:
             tail.open = OpenChunk(at)
         chunk = tail.open
         assert chunk is not None
-        # Computed without the properties, because this runs for each append.
+        # Computed without the properties, because this runs for each run of appends.
         assert chunk.start_byte + chunk.size == at.byte, "a stream's records have no gap"
-        chunk.add(data, lengths)
-        tail.size += len(data)
-        self.size += len(data)
-        if chunk.size >= SEAL_BYTES:
-            self._seal(stream_id, tail)
+        return tail
 
     def install(self, stream_id: int, chunks: list[Chunk]) -> None:
         """Take chunks read from the store that reach to the stream's end."""

@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import outcome
 import trio
 
 from streamd.group.group import Group
 from streamd.group.proposals import OutcomeUnknown, Settled, Unavailable
 from streamd.http.door.parking import wait
-from streamd.http.protocol.application import Application, Begun, BugGuard
+from streamd.http.protocol.application import Application, Begun, BugGuard, Fate, Make
 from streamd.http.protocol.connections import Buffer, ClientGone, ConnectionCount
 from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 from streamd.http.protocol.wire import body_parts
@@ -129,15 +128,16 @@ class Desk:
         group = self._groups[message.group_id]
         for number, (command, size) in enumerate(message.commands, message.first):
             try:
-                group.writes.submit(command, size, partial(self._settle, number))
+                group.writes.submit([command], size, partial(self._settle, number))
             except Unavailable as error:
-                self._settle(number, outcome.Error(error))
+                self._settle(number, [error])
 
-    def _settle(self, number: int, settled: Settled) -> None:
-        try:
-            self._outcomes.append((number, settled.unwrap()))
-        except (Unavailable, OutcomeUnknown) as error:
-            self._failures.append((number, str(error), isinstance(error, OutcomeUnknown)))
+    def _settle(self, number: int, settled: Sequence[Settled]) -> None:
+        [found] = settled
+        if isinstance(found, Outcome):
+            self._outcomes.append((number, found))
+        else:
+            self._failures.append((number, str(found), isinstance(found, OutcomeUnknown)))
         self.link.wake()
 
     def _send_outcomes(self) -> None:
@@ -162,6 +162,8 @@ class Desk:
             self._nursery.start_soon(self._handle, exchange)
             return
         begun = self._guard.call(forward.method, exchange.begin, self._application)
+        if isinstance(begun, Exception):
+            begun = self._guard.answer(forward.method, begun)
         if begun is Begun.MUST_WAIT:
             self._nursery.start_soon(self._handle, exchange)
         elif isinstance(begun, Response) and _size(begun) <= _SMALL_BYTES and self.link.has_room:
@@ -169,11 +171,12 @@ class Desk:
         elif begun is not Begun.UNDER_WAY:
             self._nursery.start_soon(self._respond, exchange, begun)
 
-    def make_answer(
-        self, exchange: Exchange, make: Callable[[Any], Response | LiveResponse], argument: Any
-    ) -> None:
+    def make_answer(self, exchange: Exchange, make: Make, argument: Any) -> None:
         """Send the answer to a request that was under way."""
-        answer = self._guard.call(exchange.forward.method, make, argument)
+        method = exchange.forward.method
+        answer = self._guard.call(method, lambda: make(argument)[0])
+        if isinstance(answer, Exception):
+            answer = self._guard.answer(method, answer)
         assert isinstance(answer, Response), "only workers forward"
         self.answer(exchange.forward, answer)
 
@@ -325,13 +328,14 @@ class Exchange:
         self._body_ended = False
         self._news = trio.lowlevel.ParkingLot()
 
-    def begin(self, application: Application) -> Response | Parked | Begun:
+    def begin(self, application: Application) -> Fate:
         """Let the application begin the request."""
 
-        def later(make: Callable[[Any], Response | LiveResponse], argument: Any) -> None:
+        def later(_: Sequence[int], make: Make, argument: Any) -> None:
             self._desk.make_answer(self, make, argument)
 
-        return application.begin(self.request, later)
+        [begun] = application.begin([self.request], later)
+        return begun
 
     def take(self, message: BodyPiece | Sent | Gone | AnswerNow) -> None:
         """Take news of the client."""

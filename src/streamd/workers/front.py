@@ -8,19 +8,19 @@ request goes to the group's process whole, and comes back as a response, whole o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-import outcome
 import trio
 
 from streamd.config.settings import ServerConfig
 from streamd.group.proposals import OutcomeUnknown, Settled, unavailable
 from streamd.http.access.page_guards import StreamGuard
 from streamd.http.application import check_coding
-from streamd.http.dispatcher import Dispatcher
-from streamd.http.protocol.application import Begun, Later
+from streamd.http.dispatcher import Beginning, Dispatcher
+from streamd.http.protocol.application import Begun, Fate, Later, Make
 from streamd.http.protocol.connections import Channel, ClientGone, ConnectionCount
 from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 from streamd.http.protocol.routing import StreamRoute, Target, takes_pieces
@@ -30,6 +30,7 @@ from streamd.http.streams.writes import Write
 from streamd.process.metrics import Metrics
 from streamd.protocol.headers import IF_NONE_MATCH
 from streamd.protocol.problems import ProblemError
+from streamd.streams.checks import payload_bytes
 from streamd.streams.commands import Command
 from streamd.workers.link import Link
 from streamd.workers.messages import (
@@ -100,11 +101,17 @@ class WorkerApplication:
         """None: the group's process foresees it, once the body has come."""
         return None
 
-    def begin(self, request: Request, later: Later) -> Response | Parked | Begun:
+    def begin(self, requests: Sequence[Request], later: Later) -> Sequence[Fate]:
         """As `Application.begin`."""
-        method = request.method
+        # Then the writes are judged here, and none is charged to anybody.
+        may_repeat = self._judges and not self._versions.has_limits
+        begin_one = partial(self._begin, later)
+        return self._dispatcher.begin(requests, later, begin_one, may_repeat=may_repeat)
+
+    def _begin(self, later: Later, request: Request, beginning: Beginning) -> Fate:
+        method, place = request.method, len(beginning.begun)
         if self._is_suspect(request):
-            return self._exchange(request).begin(later)
+            return self._exchange(request).begin(place, later)
         if method in ("GET", "HEAD"):
             if (kept := self._kept_answer(request)) is not None:
                 return kept
@@ -112,10 +119,10 @@ class WorkerApplication:
             found = find(request.path)
             route = found.resource.routes.get(method)
             if route is not None and (judge := route.handler.judge) is not None:
-                begin, label = self._dispatcher.begin, found.resource.label
-                return begin(request, label, later, _judged, judge, request, found.target)
+                label = found.resource.label
+                return beginning.begin(request, label, _judged, judge, request, found.target)
             return Begun.MUST_WAIT
-        return self._exchange(request).begin(later)
+        return self._exchange(request).begin(place, later)
 
     def _is_suspect(self, request: Request) -> bool:
         """Whether the group's process must judge this: if it is for a stream, it is refused."""
@@ -224,17 +231,21 @@ class Proposer:
         self._link = link
         self._group_id = group_id
         self._commands: list[tuple[Command, int]] = []
-        self._tells: dict[int, Callable[[Settled], None]] = {}
+        self._runs: dict[int, _Unsettled] = {}
         self._next_number = 0
         self._began = trio.lowlevel.ParkingLot()
 
-    def submit(self, command: Command, size: int, tell: Callable[[Settled], None]) -> None:
+    def submit(
+        self, commands: Sequence[Command], size: int, tell: Callable[[Sequence[Settled]], None]
+    ) -> None:
         """As `GroupWrites.submit`, which may still refuse: then `tell` gets the `Unavailable`."""
         if not self._commands:
             self._began.unpark()
-        self._commands.append((command, size))
-        self._tells[self._next_number] = tell
-        self._next_number += 1
+        run = _Unsettled(self._next_number, len(commands), tell)
+        for command in commands:
+            self._commands.append((command, payload_bytes(command)))
+            self._runs[self._next_number] = run
+            self._next_number += 1
 
     async def run(self) -> None:
         """Send commands until cancelled."""
@@ -257,11 +268,29 @@ class Proposer:
         """Tell what has become of commands."""
         if isinstance(message, Outcomes):
             for number, value in message.outcomes:
-                self._tells.pop(number)(outcome.Value(value))
+                self._runs.pop(number).settle(number, value)
             return
         for number, why, is_unknown in message.failures:
             error = OutcomeUnknown(why) if is_unknown else unavailable(why)
-            self._tells.pop(number)(outcome.Error(error))
+            self._runs.pop(number).settle(number, error)
+
+
+class _Unsettled:
+    """Commands, numbered from `first` on, until it is known what has become of each: that is for
+    `tell`, all of it at once."""
+
+    def __init__(self, first: int, count: int, tell: Callable[[Sequence[Settled]], None]) -> None:
+        self._first = first
+        self._settled: list[Settled] = [OutcomeUnknown()] * count
+        self._left = count
+        self._tell = tell
+
+    def settle(self, number: int, value: Settled) -> None:
+        """Note what has become of the command with that number."""
+        self._settled[number - self._first] = value
+        self._left -= 1
+        if not self._left:
+            self._tell(self._settled)
 
 
 class Exchange:
@@ -272,7 +301,7 @@ class Exchange:
         self._link = application.link
         self._number = number
         self._request = request
-        self._later: Later | None = None
+        self._later: Callable[[Make, None], None] | None = None
         self._answer: Answer | Began | None = None
         self._whole: bool | None = None  # Once it has ended.
         self._wanted = False  # The handler waits for a piece of the request's body.
@@ -284,13 +313,13 @@ class Exchange:
 
     # -- the request --------------------------------------------------------------------------
 
-    def begin(self, later: Later) -> Parked | Begun:
-        """Forward the request; `later` gets the answer, unless this waits for it as a `Parked`: so
-        its client's leaving is noticed."""
+    def begin(self, place: int, later: Later) -> Parked | Begun:
+        """Forward the request at that place; `later` gets the answer, unless this waits for it as a
+        `Parked`: so its client's leaving is noticed."""
         self._forward()
         if _may_be_live(self._request):
             return self
-        self._later = later
+        self._later = partial(later, (place,))
         return Begun.UNDER_WAY
 
     async def handle(self) -> Response | LiveResponse | Parked:
@@ -311,7 +340,7 @@ class Exchange:
         finally:
             if not answered:
                 self._forget()
-        return self._made(None)
+        return self._made()
 
     def _forward(self) -> None:
         request, incoming = self._request, self._request.incoming
@@ -334,7 +363,7 @@ class Exchange:
         if self._application.is_ending:
             self.stop()
 
-    def _made(self, _: None) -> Response | LiveResponse:
+    def _made(self) -> Response | LiveResponse:
         """The answer that has come. Raises `ClientGone` if the request ended without."""
         answer = self._answer
         if isinstance(answer, Began):
@@ -371,7 +400,7 @@ class Exchange:
             return await self._pass_on(self._channel)
         if self._answer is None and self._whole is None:
             return self
-        return self._made(None)
+        return self._made()
 
     async def _pass_on(self, channel: Channel) -> Parked | None:
         """Send what has come. Returns None at the end."""
@@ -402,7 +431,7 @@ class Exchange:
             self._tell()
 
     def resume(self) -> Response | Parked | None:
-        answer = self._made(None) if isinstance(self._answer, Answer) else None
+        answer = self._made() if isinstance(self._answer, Answer) else None
         return answer if isinstance(answer, Response) else None
 
     def abandon(self) -> None:
@@ -439,7 +468,7 @@ class Exchange:
                 self._wanted = True
         if self._later is not None and not isinstance(message, MoreBody):
             later, self._later = self._later, None
-            later(self._made, None)
+            later(lambda _: (self._made(),), None)
         self._tell()
 
     def stop(self) -> None:

@@ -8,9 +8,10 @@ wait otherwise goes on in a task (`connection_task`). `states` draws the whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
+from streamd.http.door.arrivals import Arrivals
 from streamd.http.door.channels import WireChannel
 from streamd.http.door.continuations import (
     Continuation,
@@ -26,7 +27,7 @@ from streamd.http.door.parking import ParkedRequests
 from streamd.http.door.reactor import Reactor
 from streamd.http.door.shared import Shared
 from streamd.http.door.states import FOLLOWING, State, WrongTransition
-from streamd.http.protocol.application import Begun
+from streamd.http.protocol.application import Begun, Fate
 from streamd.http.protocol.connections import Buffer, ConnectionCount
 from streamd.http.protocol.heads import Head
 from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
@@ -37,8 +38,6 @@ from streamd.http.sockets.incoming import WholeBody
 from streamd.http.sockets.outgoing import UNCOUNTED_BYTES
 from streamd.http.sockets.transports import RECEIVE_BYTES, SocketTransport, Transport
 from streamd.protocol.problems import Problem, ProblemError
-
-T = TypeVar("T")
 
 # Until Python 3.12 a look-up in an enumeration takes five times as long as one of a global.
 (
@@ -53,6 +52,9 @@ class Host(Protocol):
 
     @property
     def shared(self) -> Shared: ...
+
+    @property
+    def arrivals(self) -> Arrivals: ...
 
     @property
     def reactor(self) -> Reactor: ...
@@ -75,6 +77,9 @@ class Host(Protocol):
 
 class Task(Protocol):
     """The task of a connection, as far as the connection uses it."""
+
+    def go_on(self, continuation: Continuation) -> None:
+        """Carry this out next."""
 
     def give_back(self) -> None:
         """Let the reactor wait for the next request, for which this task waits; not over TLS."""
@@ -104,6 +109,7 @@ class Connection:
         self.count = ConnectionCount()
         self.body: WholeBody | None = None
         self._is_new = True
+        self._keeps_alive = True  # After the answer that is being sent.
 
     def enter(self, state: State) -> None:
         """Change the state. One that ended stays so, while its task goes on to where it waits.
@@ -159,8 +165,8 @@ class Connection:
         if state is _PARKED and self.hung_up:
             self.end()
         elif state is _IDLE or state is _HEAD:
-            if (continuation := self.serve_now()) is not None:
-                self._hand_to_task(continuation)
+            if (request := self._next_request()) is not None:
+                self.host.arrivals.add(self, request)
         elif state is not _ENDED:
             self.has_more = True
             self.host.reactor.pause(self)
@@ -182,29 +188,40 @@ class Connection:
                 self._is_new = False
                 self.host.has_sent_head(self)
             shared.metrics.bytes_in += len(data)
-            continuation = self._begin(known[0], self.request(*known))
+            head, body = known
+            self.host.arrivals.add(self, self._ask(head, body))
         else:
             self.take_in(data)
-            continuation = self.serve_now()
-        if continuation is not None:
-            self._hand_to_task(continuation)
+            if (request := self._next_request()) is not None:
+                self.host.arrivals.add(self, request)
 
-    def serve_now(self) -> Continuation | None:
-        """Serve the next request as `advance` does. Returns what is left, for a task."""
+    def serve_alone(self) -> None:
+        """Serve the next request as `advance` does, from the connection's task: together with no
+        other, and what is left of it is for that task."""
+        if (request := self._next_request()) is not None:
+            self.host.arrivals.serve((self,), (request,))
+
+    def _next_request(self) -> Request | None:
+        """The next request, if it has come whole. What has to be done otherwise is left to a
+        task."""
         try:
             raw = self.take_head() or self._receive_head()
             if raw is None:
                 return None
+            continuation: Continuation
             if self.is_http2(raw):
-                return SpeakHttp2(raw)
-            head = self.shared.heads.parse(raw)
-            body = self.whole_body(head)
+                continuation = SpeakHttp2(raw)
+            else:
+                head = self.shared.heads.parse(raw)
+                body = self.whole_body(head)
+                if body is not None:
+                    return self._ask(head, body)
+                continuation = FinishRequest(head)
         except ProblemError as error:
             # Not the exception, which holds this frame: they would wait for the garbage collector.
-            return Refuse(answer_to(error))
-        if body is None:
-            return FinishRequest(head)
-        return self._begin(head, self.request(head, body))
+            continuation = Refuse(answer_to(error))
+        self._hand_to_task(continuation)
+        return None
 
     def _receive_head(self) -> bytes | None:
         """Receive once; the head, if that completes it. Raises `ProblemError`."""
@@ -222,29 +239,39 @@ class Connection:
             self.host.reactor.advance_later(self)
         return raw
 
-    def _begin(self, head: Head, request: Request) -> Continuation | None:
+    def _ask(self, head: Head, body: bytes) -> Request:
+        """A request that the application is to begin."""
         self.enter(_ANSWERING)
         self.head = head
-        begin = self.shared.application.begin
-        begun = self.shared.guard.call(head.method, begin, request, self._answer_later)
-        if isinstance(begun, Response):
-            return self._answer(begun)
-        if begun is Begun.UNDER_WAY:
-            self.host.reactor.pause(self)
-            return None
-        if begun is Begun.MUST_WAIT:
-            return Serve(head, request)
-        return self._take_up(begun)
+        return Request(
+            head.method, head.path, head.query, head.fields.headers, body,
+            self.channel, self.shared.scheme, None, self.client, self.count,
+        )  # fmt: skip
 
-    def _take_up(self, found: Response | Parked) -> Continuation | None:
-        """Send an answer, or keep the request that waits. Returns as `serve_now`."""
-        if isinstance(found, Response):
-            return self._answer(found)
-        self.enter(_PARKED)
-        self.host.parked.keep(self, found)
-        self.host.reactor.pause(self)
-        if self.hung_up:
-            self.end()
+    def must_wait(self, request: Request) -> None:
+        """As `Arrived.must_wait`."""
+        assert self.head is not None
+        self._hand_to_task(Serve(self.head, request))
+
+    def follow(self, fate: Fate | LiveResponse) -> tuple[int, bytes] | None:
+        """As `Arrived.follow`."""
+        head = self.head
+        assert head is not None
+        if isinstance(fate, Exception):
+            fate = self.shared.guard.answer(head.method, fate)
+        if isinstance(fate, Response):
+            return self._answer(fate, head)
+        assert not isinstance(fate, Begun)
+        if self.state is _ENDED:
+            fate.abandon()
+        elif isinstance(fate, LiveResponse):
+            self._hand_to_task(Respond(head, fate))
+        else:
+            self.enter(_PARKED)
+            self.host.parked.keep(self, fate)
+            self.host.reactor.pause(self)
+            if self.hung_up:
+                self.end()
         return None
 
     def resume(self, parked: Parked) -> None:
@@ -253,55 +280,45 @@ class Connection:
         assert head is not None
         self.enter(_ANSWERING)
         found = shared.guard.call(head.method, shared.application.resume, parked)
-        continuation = Resume(parked) if found is None else self._take_up(found)
-        if continuation is not None:
-            self._hand_to_task(continuation)
-
-    def _answer_later(self, make: Callable[[T], Response | LiveResponse], argument: T) -> None:
-        self.host.reactor.now(self._make_answer, make, argument)
-
-    def _make_answer(self, make: Callable[[T], Response | LiveResponse], argument: T) -> None:
-        head = self.head
-        assert head is not None
-        answer = self.shared.guard.call(head.method, make, argument)
-        if self.state is _ENDED:  # Its server may have stopped before the write ended.
-            if isinstance(answer, LiveResponse):
-                answer.abandon()
-            return
-        if isinstance(answer, Response):
-            continuation = self._answer(answer)
+        if found is None:
+            self._hand_to_task(Resume(parked))
         else:
-            continuation = Respond(head, answer)
-        if continuation is not None:
-            self._hand_to_task(continuation)
+            self.host.arrivals.answer((self,), (found,))
 
-    def _answer(self, response: Response) -> Continuation | None:
-        """Send an answer, or the part of it that the socket takes now. Returns as `serve_now`."""
-        head = self.head
-        assert head is not None
+    def _answer(self, response: Response, head: Head) -> tuple[int, bytes] | None:
+        """Prepare an answer. Returns as `follow`."""
+        descriptor = self.transport.descriptor
+        if self.state is _ENDED or descriptor is None:
+            return None  # Its server may have stopped before the write ended.
         if self.channel.is_open:
             self.end()  # In the midst of a body nothing can be told.
             return None
-        keep_alive = self.keeps_alive(head, response)
+        self._keeps_alive = keep_alive = self.keeps_alive(head, response)
         parts, size = self.parts(response, head, keep_alive=keep_alive)
         if size > UNCOUNTED_BYTES:
-            return Respond(head, response)
+            self._hand_to_task(Respond(head, response))
+            return None
         data = b"".join(parts)
         self.shared.metrics.bytes_out += len(data)
-        sent = self.transport.send_now(data)
-        if sent < len(data):
-            return SendRemainder(data[sent:], keep_alive)
-        if not self.answered(keep_alive):
+        return descriptor, data
+
+    def sent(self, answer: bytes, taken: int) -> None:
+        """As `Arrived.sent`."""
+        if taken < len(answer):
+            self._hand_to_task(SendRemainder(answer[taken:], self._keeps_alive))
+        elif not self.answered(self._keeps_alive):
             self.end()
         elif self.buffer or self.has_more:
             # In a later turn: a client that pipelines requests must not starve the others.
             self.host.reactor.advance_later(self)
-        return None
 
     def _hand_to_task(self, continuation: Continuation) -> None:
-        """Let a task go on."""
+        """Let its task go on, or a new one."""
         self.enter(_TASK_BUSY)
-        self.host.hand_to_task(self, continuation)
+        if self.task is None:
+            self.host.hand_to_task(self, continuation)
+        else:
+            self.task.go_on(continuation)
 
     # -- both ways ----------------------------------------------------------------------------
 
@@ -329,8 +346,8 @@ class Connection:
 
     def answered(self, keep_alive: bool) -> bool:
         """Note that an answer was sent. Returns whether another request may follow."""
-        self.held.release()
-        self.host.reactor.resume(self)
+        if self.held.held:
+            self.held.release()
         self.head = self.body = None
         if not keep_alive or self.shared.draining:
             return False

@@ -54,6 +54,10 @@ class ConnectionTask:
         """What was received but not yet consumed."""
         return self.connection.buffer
 
+    def go_on(self, continuation: Continuation) -> None:
+        """Carry this out next."""
+        self._continuation = continuation
+
     def give_back(self) -> None:
         """Let the reactor wait for the next request, for which this task waits; not over TLS."""
         if isinstance(self._transport, SocketTransport):
@@ -75,7 +79,7 @@ class ConnectionTask:
                     while self._continuation is not None and (goes_on := await self._carry_out()):
                         if self.connection.state is State.PARKED:
                             break
-                        self._continuation = await self._next()
+                        await self._next()
             except ProblemError as error:
                 self._refusal = answer_to(error)
             if self._refusal is not None:
@@ -114,8 +118,8 @@ class ConnectionTask:
             case None:
                 raise AssertionError("nothing is left to do")
 
-    async def _next(self) -> Continuation | None:
-        """Wait for the next request. What is left of it, or None if the reactor can go on."""
+    async def _next(self) -> None:
+        """Wait for the next request. There is no continuation then if the reactor can go on."""
         transport = self._transport
         assert isinstance(transport, SocketTransport)
         if self.connection.buffer or self.connection.has_more:
@@ -123,12 +127,9 @@ class ConnectionTask:
         else:
             await transport.wait_readable()
         if self._scope.cancel_called:
-            return None  # A request taken now would be cancelled and lost.
+            return  # A request taken now would be cancelled and lost.
         self.connection.take_back()
-        continuation = self.connection.serve_now()
-        if continuation is not None:
-            self.connection.enter(State.TASK_BUSY)
-        return continuation
+        self.connection.serve_alone()
 
     async def _serve_all(self) -> bool:
         """Answer requests, in order, until either side ends the connection."""

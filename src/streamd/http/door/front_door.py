@@ -17,13 +17,13 @@ import structlog
 import trio
 
 from streamd.config.settings import ServerConfig
+from streamd.http.door.arrivals import Arrivals
 from streamd.http.door.connection import Connection
 from streamd.http.door.connection_task import ConnectionTask
 from streamd.http.door.continuations import Continuation, ServeAll, SpeakHttp2
 from streamd.http.door.listeners import accept_for_ever, client_certificate, turn_away
 from streamd.http.door.newcomers import ConnectionsByClient, Newcomers
 from streamd.http.door.parking import ParkedRequests
-from streamd.http.door.reactor import Reactor
 from streamd.http.door.shared import Http2, Shared
 from streamd.http.door.states import BETWEEN_REQUESTS, State, WrongTransition
 from streamd.http.protocol.application import Application
@@ -65,7 +65,8 @@ class FrontDoor:
         self._newcomers = Newcomers()
         self._kept_for_loopback = kept_for_loopback
         self._ends_idle = ends_idle
-        self.reactor = Reactor(gathering or nullcontext())
+        self.arrivals = Arrivals(application, gathering or nullcontext())
+        self.reactor = self.arrivals.reactor
         self.parked = ParkedRequests(self.reactor)
         self._nursery: trio.Nursery | None = None
         self._handshakes = 0

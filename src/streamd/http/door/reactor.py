@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import select
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVarTuple
 
@@ -56,13 +56,14 @@ class Reactor:
         self._watched: dict[int, Watched] = {}
         self._to_advance: set[Watched] = set()
         self._paused: set[Watched] = set()
-        self._due: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._due: deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = deque()
         self._something_due = trio.lowlevel.ParkingLot()
         self._left_in_turn = CALLS_PER_TURN
 
     def watch(self, connection: Watched, transport: SocketTransport) -> None:
         """Watch a connection's socket. It is also called for what has come already."""
         descriptor = transport.fileno()
+        self._paused.discard(connection)
         self._watched[descriptor] = connection
         self._epoll.register(descriptor, _EVENTS)
 
@@ -76,33 +77,42 @@ class Reactor:
         """Leave what a connection gets in its socket, and call `Watched.advance` instead."""
         self._paused.add(connection)
 
+    def pause_all(self, connections: Iterable[Watched]) -> None:
+        """Pause each of these connections."""
+        self._paused.update(connections)
+
     def resume(self, connection: Watched) -> None:
         """Receive for a connection again, from what comes now on."""
         self._paused.discard(connection)
 
+    def resume_all(self, connections: Iterable[Watched]) -> None:
+        """Resume each of these connections."""
+        self._paused.difference_update(connections)
+
     def soon(self, call: Callable[[*Args], None], *args: *Args) -> None:
         """Make a call in another turn. Calls are made in order."""
+        self._add_due(1, call, args)
+
+    def now(self, count: int, call: Callable[[*Args], None], *args: *Args) -> None:
+        """Make a call that stands for `count` calls at once, or in another turn if this one has
+        made as many as it may."""
+        if count <= self._left_in_turn and not self._due:
+            self._left_in_turn -= count
+            call(*args)
+        else:
+            self._add_due(count, call, args)
+
+    def _add_due(self, count: int, call: Callable[..., None], args: tuple[Any, ...]) -> None:
         if not self._due:
             self._something_due.unpark()
-        self._due.append((call, args))
-
-    def now(self, call: Callable[[*Args], None], *args: *Args) -> None:
-        """Make a call at once, or in another turn if this one has made as many as it may."""
-        if self._left_in_turn and not self._due:
-            self._left_in_turn -= 1
-            try:
-                call(*args)
-            except WrongTransition as wrong:
-                wrong.contain()
-        else:
-            self.soon(call, *args)
+        self._due.append((count, call, args))
 
     def advance_later(self, connection: Watched) -> None:
         """Call `Watched.advance` in another turn, once: if each arrival of bytes added a call, a
         client that pipelines requests would have many served in one turn."""
+        self.pause(connection)  # It may have been resumed since.
         if connection not in self._to_advance:
             self._to_advance.add(connection)
-            self.pause(connection)
             self.soon(self._advance, connection)
 
     def _advance(self, connection: Watched) -> None:
@@ -152,8 +162,13 @@ class Reactor:
 
     def _make_due_calls(self) -> None:
         # Not in a frame that lives on, which would hold the last connection.
-        for _ in range(min(len(self._due), CALLS_PER_TURN)):
-            call, args = self._due.popleft()
+        left = CALLS_PER_TURN
+        for _ in range(len(self._due)):
+            count = self._due[0][0]
+            if count > left < CALLS_PER_TURN:
+                break
+            left -= count
+            _, call, args = self._due.popleft()
             try:
                 call(*args)
             except WrongTransition as wrong:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
@@ -25,8 +25,13 @@ class Begun(Enum):
     MUST_WAIT = "must wait"
 
 
-# Takes the function that makes the answer, and its argument.
-Later = Callable[[Callable[[Any], Response | LiveResponse], Any], None]
+# What has become of a request that was begun; an exception is a bug that it met.
+Fate = Response | Parked | Begun | Exception
+# Makes answers of what its argument tells; an exception is a bug that this answer met.
+Make = Callable[[Any], Sequence[Response | LiveResponse | Exception]]
+# Takes the places of requests among those that were begun, what makes their answers, in that order,
+# and its argument.
+Later = Callable[[Sequence[int], Make, Any], None]
 
 
 class Application(Protocol):
@@ -45,11 +50,12 @@ class Application(Protocol):
         """The answer to a request that `refusal` admits, but that nothing in its body can save."""
         ...
 
-    def begin(self, request: Request, later: Later) -> Response | Parked | Begun:
-        """Answer `request` without waiting.
+    def begin(self, requests: Sequence[Request], later: Later) -> Sequence[Fate]:
+        """Answer requests that came together, in their order and without waiting.
 
-        Or begin it: `UNDER_WAY` says that `later` will be called once, after the return, with what
-        makes the answer. Or do nothing: `MUST_WAIT` leaves the request to `handle`.
+        Or begin some: `UNDER_WAY` says that `later` will be called once for this one, and maybe
+        for others with it, after the return. Or do nothing: `MUST_WAIT` leaves the request to
+        `handle`. What becomes of each is what would become of it alone.
         """
         ...
 
@@ -81,10 +87,14 @@ class BugGuard:
         bug."""
         try:
             return call(*args)
-        except self._fatal:
-            raise
-        except Exception:
-            return _internal_error(method)
+        except Exception as bug:
+            return self.answer(method, bug)
+
+    def answer(self, method: str, bug: Exception) -> Response:
+        """The answer to a request with that method that met a bug. Raises one that is fatal."""
+        if isinstance(bug, self._fatal):
+            raise bug
+        return _internal_error(method, bug)
 
     async def wait(self, method: str, answering: Awaitable[T]) -> T | Response:
         """As `call`, of what has to be waited for."""
@@ -92,11 +102,11 @@ class BugGuard:
             return await answering
         except self._passed_on:
             raise
-        except Exception:
-            return _internal_error(method)
+        except Exception as bug:
+            return _internal_error(method, bug)
 
 
-def _internal_error(method: str) -> Response:
-    """The answer to a request that met a bug. Called where the exception is handled."""
-    log.exception("handler failed", method=method)
+def _internal_error(method: str, bug: Exception) -> Response:
+    """The answer to a request that met a bug."""
+    log.error("handler failed", method=method, exc_info=bug)
     return error_response(Problem.INTERNAL, close=True)

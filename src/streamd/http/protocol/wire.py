@@ -181,7 +181,7 @@ def answer_parts(
     The answer to a HEAD request has no body. `tail_head` are the last header lines but those
     about the connection.
     """
-    parts, size = body_parts(response.body)
+    parts, size = body_parts(response.body) if response.body else ((), 0)
     lines = [STATUS_LINES[response.status], response.head, tail_head]
     if response.status not in (204, 304) and (size or not is_head):
         lines.append(b"Content-Length: %d\r\n" % size)

@@ -39,8 +39,8 @@ def _content_type(request: Request) -> str:
     return content_type(request, "Content-Type is required: the payloads' type")
 
 
-def _answer(command: Append, outcome: Outcome, route: BatchRoute) -> Response:
-    response = append_answer(command, outcome, route.stream)
+def _answer(route: BatchRoute, command: Append, outcome: Outcome) -> Response:
+    response = append_answer(route.stream, command, outcome)
     if outcome.result is Result.APPENDED:
         response.status = 200
         response.head += b"Content-Type: application/json\r\n"

@@ -45,7 +45,7 @@ async def refusal_of_large_write(
     if outcome is None:
         group.admission.must_have_room()
         return None
-    return write.answer(outcome) if outcome.result in quotas.REFUSALS else None
+    return write.answer(write.command, outcome) if outcome.result in quotas.REFUSALS else None
 
 
 def _least_write(request: Request, route: Target | None, length: int) -> Write | None:

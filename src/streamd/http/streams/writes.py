@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from streamd.http.protocol import fields
@@ -53,12 +55,19 @@ _CLOSED = b"Stream-Closed: true\r\n"
 _POSITION = b"Stream-Next-Offset: %b\r\nETag: " + STATE_TAG + b"\r\n"
 
 
-class Write(NamedTuple):
-    """A command to propose, its payload in bytes, and what makes the answer of its outcome."""
+# Makes the command of another request with the same head from its body; None if that has to be
+# judged by itself.
+Again = Callable[[bytes], Append | None]
+
+
+class Write(Struct, frozen=True):
+    """A command to propose, its payload in bytes, and what makes the answer of the command and its
+    outcome: also of those that come of it `again`."""
 
     command: Command
     size: int
-    answer: Callable[[Outcome], Response]
+    answer: Callable[[Any, Outcome], Response]
+    again: Again | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,7 @@ class AppendForm(Generic[R]):
     content_type: Callable[[Request], str]
     cut: Callable[[str, bytes], Records]
     stream: Callable[[R], StreamRoute]
-    answer: Callable[[Append, Outcome, R], Response]
+    answer: Callable[[R, Append, Outcome], Response]
 
     def begin(self, request: Request, route: R) -> Write | None:
         """Append the records of a small body, and close the stream if the headers say so. None
@@ -94,24 +103,31 @@ class AppendForm(Generic[R]):
         except ProblemError as unfit:
             return await _stream_refusal(service, self.stream(route), kind) or answer_to(unfit)
         write = self.write(request, route, kind, records)
-        return write.answer(await service.node.foresight.propose(write.command, write.size))
+        outcome = await service.node.foresight.propose(write.command, write.size)
+        return write.answer(write.command, outcome)
 
     def write(self, request: Request, route: R, kind: str, records: Records) -> Write:
         """The append of a request's records. Raises `ProblemError`."""
         headers = request.headers
-        command = Append(
-            self.stream(route).key,
-            kind,
-            records.data,
-            records.lengths,
+        key = self.stream(route).key
+        terms = (
             fields.wants_close(headers),
             fields.stream_seq(headers),
             fields.producer(headers),
             if_match(headers),
         )
-        return Write(
-            command, len(records.data), lambda outcome: self.answer(command, outcome, route)
-        )
+
+        def again(body: bytes) -> Append | None:
+            if len(body) > SMALL_WRITE_BYTES:
+                return None
+            try:
+                data, lengths = self.cut(kind, body)
+            except ProblemError:
+                return None
+            return Append(key, kind, data, lengths, *terms)
+
+        command = Append(key, kind, records.data, records.lengths, *terms)
+        return Write(command, len(records.data), partial(self.answer, route), again)
 
 
 def content_type(request: Request, why: str = "") -> str:
@@ -169,7 +185,7 @@ def _type_differs(content_type: str, head: bytes) -> Response:
     return error_response(Problem.CONTENT_TYPE_MISMATCH, message, head)
 
 
-def append_answer(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
+def append_answer(route: StreamRoute, command: Append, outcome: Outcome) -> Response:
     """The outcome of an append as the protocol answers it."""
     result = outcome.result
     if result is Result.APPENDED or result is Result.CLOSED:
@@ -271,9 +287,7 @@ def begin_create(request: Request, route: StreamRoute) -> Write | None:
 
 
 def _write_create(request: Request, route: StreamRoute, command: Create) -> Write:
-    return Write(
-        command, len(command.data), lambda outcome: _create_answer(request, command, outcome, route)
-    )
+    return Write(command, len(command.data), partial(_create_answer, request, route))
 
 
 def write_create(request: Request, route: StreamRoute, kind: str, records: Records) -> Write | None:
@@ -292,7 +306,7 @@ async def create(service: Service, request: Request, route: StreamRoute) -> Resp
         outcome = await _propose_stream(service, command, request.body)
     else:
         outcome = await _propose_fork(service, command, fork, request.body)
-    return _create_answer(request, command, outcome, route)
+    return _create_answer(request, route, command, outcome)
 
 
 def _create(request: Request, route: StreamRoute) -> Create:
@@ -369,7 +383,7 @@ def _differing(command: Create, outcome: Outcome) -> str:
 
 
 def _create_answer(
-    request: Request, command: Create, outcome: Outcome, route: StreamRoute
+    request: Request, route: StreamRoute, command: Create, outcome: Outcome
 ) -> Response:
     asked = request.headers.get(IF_NONE_MATCH.key)
     if asked is not None and outcome.result in (Result.EXISTS, Result.SETTINGS_DIFFER):
