@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from streamd_audit.watermark import Watermark
 from tests.spark.forging import Folder
@@ -12,6 +13,15 @@ from tests.spark.tamper.stores import Grown, Objects
 
 # Makers of entries of a directory that are no plain files, by their names in it.
 Odd = dict[bytes, Callable[[bytes], None]]
+
+
+class Choosing(Random):
+    """Randomness that finds a change unfit for a store which lacks what it would choose from."""
+
+    def choice(self, seq: Any) -> Any:
+        if not len(seq):
+            raise Unfit
+        return super().choice(seq)
 
 
 @dataclass
@@ -35,10 +45,7 @@ class Site:
 
     def one_of(self, *kinds: str) -> str:
         """The full name of an object; each kind is as likely."""
-        names = self.folder.names(self.random.choice(kinds))
-        if not names:
-            raise Unfit
-        return self.random.choice(names)
+        return self.random.choice(self.folder.names(self.random.choice(kinds)))
 
     def age_of(self, manifest: str) -> str:
         """How a state is used: ``newest``, ``oldest`` if the replay begins with it, ``older``."""

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from random import Random
 
 from streamd_audit.watermark import Watermark
 from tests.spark.tamper import of_elements, of_history, of_objects, of_odd, of_trees
-from tests.spark.tamper.changes import LEVELS, Odd, Site, Unfit
+from tests.spark.tamper.changes import LEVELS, Choosing, Odd, Site, Unfit
 from tests.spark.tamper.stores import Grown, Objects
 
 # Where the changes are.
@@ -47,7 +46,7 @@ def mutation(
     seed: int, grown: Grown, foreign: Grown, of: Sequence[str] = tuple(_SHARES)
 ) -> Mutation:
     """The mutation of a seed, of any of these levels."""
-    random = Random(seed)
+    random = Choosing(seed)
     while True:
         chosen = random.choices(of, [_SHARES[each] for each in of])[0]
         make = LEVELS[chosen][random.choice(sorted(LEVELS[chosen]))]
