@@ -54,10 +54,10 @@ def test_changed_rows_are_visible_at_once_and_stored_by_a_flush() -> None:
     table.delete(b"a")
     assert table.get(b"c") == Bucket(3)
     assert table.get(b"a") is None
-    assert table.dirty == 2
+    assert len(table.dirty) == 2
     flush(table, store)
     assert store.rows == stored(b=2, c=3).rows
-    assert table.dirty == 0
+    assert not table.dirty
 
 
 def test_a_value_changed_in_place_is_stored_after_a_put() -> None:

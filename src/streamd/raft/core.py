@@ -346,8 +346,11 @@ class Core:
         Without `announce`, no message is sent only to notify the other members of commits: entries
         and heartbeats do that, too.
         """
-        state = self._state
-        committed = self._log.take_committed(self._settings.max_committed_bytes)
+        state, log = self._state, self._log
+        committed: list[Entry] = []
+        # Most of the calls find nothing to do: each part is looked at before it is called.
+        if log.handed_index < log.commit_index:
+            committed = log.take_committed(self._settings.max_committed_bytes)
         leadership = self._roles.leadership
         if leadership is not None:
             if committed:
@@ -357,12 +360,12 @@ class Core:
             leadership.begin_reads()
         else:
             self._roles.forwarded_reads.send()
-        entries = self._log.begin_store()
+        entries = log.begin_store()
         changed = state.hard_state is not self._handed_hard_state
         if changed:
             _assert_follows(state.hard_state, self._handed_hard_state)
             self._handed_hard_state = state.hard_state
-        elif not entries:
+        elif state.messages_after_store and not entries:
             self._hold_back_messages()
         soft_state = self._changed_soft_state()
         if not (
@@ -394,10 +397,9 @@ class Core:
     def _hold_back_messages(self) -> None:
         """Hold messages until the last write under way ends, if there is nothing to store."""
         state = self._state
-        if state.messages_after_store:
-            if not self._writes.hold(state.messages_after_store):
-                state.messages += state.messages_after_store
-            state.messages_after_store = []
+        if not self._writes.hold(state.messages_after_store):
+            state.messages += state.messages_after_store
+        state.messages_after_store = []
 
     def _changed_soft_state(self) -> SoftState | None:
         role, leader_id = self._roles.role, self._state.leader_id

@@ -280,11 +280,12 @@ class Leadership:
         Reads that arrive during a transfer wait for its end: most likely leadership changes, and
         they are lost and asked of the new leader.
         """
-        if not self.has_committed_in_term or self._transfer is not None:
+        reads = self._reads
+        if not reads.has_gathered or not self.has_committed_in_term or self._transfer is not None:
             return
-        if self._reads.begin_round(self._state.log.commit_index):
-            self.replication.heartbeat(self._reads.round)
-            self._answer_reads()
+        reads.begin_round(self._state.log.commit_index)
+        self.replication.heartbeat(reads.round)
+        self._answer_reads()
 
     def _answer_reads(self) -> None:
         state = self._state

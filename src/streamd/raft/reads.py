@@ -41,9 +41,6 @@ class _Gathered:
         self.contexts: list[int] = []
         self.remote: dict[int, RemoteRead] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self.contexts or self.remote)
-
 
 class Round(NamedTuple):
     """Reads that one round of heartbeats confirms, and the commit index at its start."""
@@ -62,23 +59,25 @@ class ReadQueue:
 
     def __init__(self) -> None:
         self.round = 0
+        # Whether reads have arrived since the last round. Asked for four times in each append.
+        self.has_gathered = False
         self._gathered = _Gathered()
         self._rounds: deque[Round] = deque()
 
     def add(self, context: int) -> None:
+        self.has_gathered = True
         self._gathered.contexts.append(context)
 
     def add_remote(self, node_id: int, read: RemoteRead) -> None:
+        self.has_gathered = True
         self._gathered.remote[node_id] = read
 
-    def begin_round(self, commit_index: int) -> bool:
-        """Whether there is a round that needs heartbeats."""
-        if not self._gathered:
-            return False
+    def begin_round(self, commit_index: int) -> None:
+        """Begin a round for the reads that have arrived; it needs heartbeats."""
         self.round += 1
         gathered, self._gathered = self._gathered, _Gathered()
+        self.has_gathered = False
         self._rounds.append(Round(self.round, commit_index, gathered.contexts, gathered.remote))
-        return True
 
     def confirmed(self, round_number: int) -> list[Round]:
         """The rounds up to this one, each once."""

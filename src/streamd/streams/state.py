@@ -255,8 +255,8 @@ class State:
     @property
     def unstored_bytes(self) -> int:
         """About how much memory the unstored changes take."""
-        rows = self.streams.dirty + self.producers.dirty + self.slices.dirty + len(self._rows)
-        return self._appended_bytes + rows * _ROW_BYTES
+        tables = len(self.streams.dirty) + len(self.producers.dirty) + len(self.slices.dirty)
+        return self._appended_bytes + (tables + len(self._rows)) * _ROW_BYTES
 
     @property
     def unstored(self) -> bool:

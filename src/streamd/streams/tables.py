@@ -33,6 +33,9 @@ class Table(Generic[V]):
     absent is cached as None.
     """
 
+    # The keys of values that the store does not have yet.
+    dirty: set[bytes]
+
     def __init__(
         self, kind: type[V], prefix: bytes, load: Callable[[bytes], bytes | None], limit: int
     ) -> None:
@@ -41,7 +44,7 @@ class Table(Generic[V]):
         self._load = load
         self._limit = limit
         self._live: dict[bytes, V | None] = {}
-        self._dirty: set[bytes] = set()
+        self.dirty = set()
         self._flushing: set[bytes] = set()
 
     def __contains__(self, key: bytes) -> bool:
@@ -50,10 +53,6 @@ class Table(Generic[V]):
 
     def __len__(self) -> int:
         return len(self._live)
-
-    @property
-    def dirty(self) -> int:
-        return len(self._dirty)
 
     def get(self, key: bytes) -> V | None:
         try:
@@ -74,15 +73,15 @@ class Table(Generic[V]):
 
     def put(self, key: bytes, value: V) -> None:
         self._live[key] = value
-        self._dirty.add(key)
+        self.dirty.add(key)
 
     def delete(self, key: bytes) -> None:
         self._live[key] = None
-        self._dirty.add(key)
+        self.dirty.add(key)
 
     def begin_flush(self) -> Iterable[tuple[bytes, bytes | None]]:
         """The values to store, encoded now; call `end_flush` when the store has them."""
-        self._flushing, self._dirty = self._dirty, set()
+        self._flushing, self.dirty = self.dirty, set()
         for key in self._flushing:
             value = self._live[key]
             yield self._prefix + key, None if value is None else _ENCODER.encode(value)
@@ -98,5 +97,5 @@ class Table(Generic[V]):
             return
         oldest = list(islice(self._live, excess + self._limit // 8))
         for key in oldest:
-            if key not in self._dirty:
+            if key not in self.dirty:
                 del self._live[key]
