@@ -7,7 +7,8 @@ is written rarely, and a damaged state is replaced.
 
 The life of an entry: the group's writer calls `append` with the entries and the hard state of one
 `Ready`. A changed vote goes to its own file first, then one synced record of the `journal` holds
-everything; synced batches bring the oldest entries to LevelDB when the journal needs the room.
+everything; synced batches bring the oldest entries to LevelDB once the journal is half full, beside
+the thread that writes.
 Reads come from `entry_cache`, or from the engine, verified by the chain of checksums. Once the
 state has an entry and no follower needs it, `begin_cut`, `cut` and `remove_cut` remove it.
 
