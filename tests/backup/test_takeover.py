@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -57,6 +58,8 @@ async def old_cluster(tmp_path: Path, cold: AsyncObjectStore) -> tuple[Path, str
         await append_to(node, "a", CONTENT)
         await flushed(node)
         await node.group.storage.flush()
+        archive: Any = node.archive
+        await wait_until(lambda: archive.report()["last_snapshot"]["index"] is not None)
         survivor = copy_in_use(tmp_path / "data", tmp_path / "survivor")
         return survivor, node.stores.data_dir.identity.cluster_id
 

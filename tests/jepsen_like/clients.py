@@ -46,9 +46,12 @@ class Reply(NamedTuple):
 
     @property
     def code(self) -> str:
-        """The stable code of an error, or an empty string."""
+        """The stable code of an error; empty for anything else."""
+        return self.error("code")
+
+    def error(self, field: str) -> str:
         try:
-            return str(json.loads(self.body)["error"]["code"])
+            return str(json.loads(self.body)["error"][field])
         except (ValueError, KeyError, TypeError):
             return ""
 
@@ -192,7 +195,7 @@ class Client(threading.Thread):
             self.move_on()
             return None
         if reply.status == 503 and reply.code == "OUTCOME_UNKNOWN":
-            pending.unknown(reply.code)
+            pending.unknown(f"{reply.code}: {reply.error('message')}")
             self._lives += 1
         elif reply.status == 503:
             pending.fail(reply.code)

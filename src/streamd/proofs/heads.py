@@ -39,6 +39,21 @@ class Unsigned(ValueError):
     """A note that does not have the form of one, or not a valid signature by the key asked for."""
 
 
+def from_base64(text: str) -> bytes:
+    """The bytes that a text in base64 stands for. Raises `Unsigned`.
+
+    They have one text only: `b64decode` ignores bits of the last character, so that a signature
+    would stay valid with one of them changed.
+    """
+    try:
+        found = b64decode(text, validate=True)
+    except (ValueError, NotBase64):
+        found = b""
+    if b64encode(found).decode() != text:
+        raise Unsigned("a signature, key or hash is not in base64")
+    return found
+
+
 class Head(msgspec.Struct, frozen=True):
     """A state of the tree over one group's log: its root when it had `size` leaves, the first of
     which is entry `first_index`. `time_ms` is the log time of its last entry."""
@@ -88,8 +103,8 @@ def parse_key(told: str) -> VerifierKey:
     """The key that `str` of one gives. Raises `Unsigned`."""
     try:
         name, key_id, encoded = told.strip().split("+", 2)
-        decoded = b64decode(encoded, validate=True)
-    except (ValueError, NotBase64) as error:
+        decoded = from_base64(encoded)
+    except ValueError as error:
         raise Unsigned("a key has the form NAME+ID+KEY") from error
     key = VerifierKey(name, decoded[1:])
     if decoded[:1] != _ED25519 or len(key.public_key) != KEY_BYTES or key_id != key.key_id.hex():
@@ -141,8 +156,8 @@ def text_of(note: str, key: VerifierKey) -> str:
     for line in signatures.splitlines():
         name, _, encoded = line.removeprefix(_DASH).rpartition(" ")
         try:
-            decoded = b64decode(encoded, validate=True)
-        except (ValueError, NotBase64):
+            decoded = from_base64(encoded)
+        except Unsigned:
             continue
         if line.startswith(_DASH) and name == key.name and decoded[:4] == key.key_id:
             if is_signed_by(text, decoded[4:], key.public_key):
@@ -161,10 +176,10 @@ def parse_head(text: str) -> Head:
             int(group_id),
             int(first_index),
             int(size),
-            b64decode(root, validate=True),
+            from_base64(root),
             int(time.removeprefix("time ")),
         )
-    except (ValueError, NotBase64) as error:
+    except ValueError as error:
         raise Unsigned("this is not the head of a log of streamd") from error
     if head.text != text or product != "streamd" or end or len(head.root) != HASH_BYTES:
         raise Unsigned("this is not the head of a log of streamd")

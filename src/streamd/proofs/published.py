@@ -8,8 +8,7 @@ one before it, and the last one has signed the note.
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
-from binascii import Error as NotBase64
+from base64 import b64encode
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ from streamd.proofs.heads import (
     Head,
     Unsigned,
     VerifierKey,
+    from_base64,
     is_signed_by,
     key_of,
     key_text,
@@ -50,7 +50,7 @@ class PublishedHead(msgspec.Struct, frozen=True):
     def path(self) -> list[bytes]:
         """The hashes of `consistency`. Raises `Unsigned` if some are not in base64."""
         told = [] if isinstance(self.consistency, msgspec.UnsetType) else self.consistency
-        return [_decoded(one) for one in told]
+        return [from_base64(one) for one in told]
 
 
 class Checked(NamedTuple):
@@ -88,7 +88,7 @@ def checked(published: PublishedHead) -> Checked:
         text = key_text(key.name.removeprefix("streamd/"), key.public_key)
         if said != voucher or key.name != keys[0].name:
             raise Unsigned(f"nothing leads from the first key to key {key.key_id.hex()}")
-        if not is_signed_by(text, _decoded(told.signature), voucher.public_key):
+        if not is_signed_by(text, from_base64(told.signature), voucher.public_key):
             raise Unsigned(f"the signature for key {key.key_id.hex()} is not valid")
     head = parse_head(text_of(published.note, keys[-1]))
     if keys[-1].name != f"streamd/{head.cluster_id}":
@@ -132,10 +132,3 @@ def head_of(
     time."""
     index, time_ms = last
     return Head(cluster_id, group_id, first_index, index - first_index + 1, folded(nodes), time_ms)
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return b64decode(text, validate=True)
-    except (ValueError, NotBase64) as error:
-        raise Unsigned("a signature or hash is not in base64") from error

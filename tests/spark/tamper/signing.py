@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from streamd.objectstore.errors import ObjectCorrupt
 from streamd.objectstore.names import HeadName, digest_of
 from streamd.objectstore.segments import tree_of_segment
 from streamd.objectstore.tree_frames import TreeRecorder
@@ -18,7 +19,7 @@ from streamd.proofs.published import (
 )
 from streamd.streams.model import LogTree
 from tests.spark.forging import Folder
-from tests.spark.tamper.changes import Site
+from tests.spark.tamper.changes import Site, Unfit
 
 
 def forge_heads(site: Site, index: int) -> str:
@@ -30,7 +31,11 @@ def forge_heads(site: Site, index: int) -> str:
     names = [name for name in folder.names("heads") if head_name(folder, name).log_index >= index]
     if how == "-heads-left" or not names:
         return "-heads-left" * bool(names)
-    trees = trees_of(folder) if how else {}
+    try:
+        trees = trees_of(folder) if how else {}
+    except ObjectCorrupt as damage:
+        # The change left a segment that nobody can read, and so no tree to sign.
+        raise Unfit from damage
     private_key = random.randbytes(32)
     for name in names:
         old = read_published(folder.objects.pop(name))
