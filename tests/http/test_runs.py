@@ -112,6 +112,11 @@ class Clients:
     def send(self, place: int, data: bytes) -> None:
         self._sockets[place].sendall(data)
 
+    def send_all(self, requests: Sequence[bytes]) -> None:
+        """Send a request on each connection."""
+        for place, one in enumerate(requests):
+            self.send(place, one)
+
     async def answer(self, place: int, *, to_head: bool) -> bytes:
         """The next answer but for its date. The connection is replaced if that is its last."""
         found = b""
@@ -174,8 +179,7 @@ async def alone(
 
 async def together(clients: Clients, requests: Sequence[bytes]) -> list[bytes]:
     """The answers to requests that the server gets in one turn."""
-    for place, one in enumerate(requests):
-        clients.send(place, one)
+    clients.send_all(requests)
     return [
         await clients.answer(place, to_head=one.startswith(b"HEAD"))
         for place, one in enumerate(requests)
@@ -187,14 +191,15 @@ def order_of_arrival(clients: Clients) -> Iterator[list[int]]:
     """The places of the requests that the server begins in the block, as it meets them: the system
     reports connections that are ready in any order."""
     order: list[int] = []
-    add = Arrivals.add
+    serve = Arrivals.serve
 
-    def noted(arrivals: Arrivals, connection: Any, request: Request) -> None:
-        order.append(clients.place_of(connection.transport._sock.getpeername()))
-        add(arrivals, connection, request)
+    def noted(arrivals: Arrivals, connections: Sequence[Any], requests: Sequence[Request]) -> None:
+        peers = (connection.transport._sock.getpeername() for connection in connections)
+        order.extend(map(clients.place_of, peers))
+        serve(arrivals, connections, requests)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Arrivals, "add", noted)
+        patch.setattr(Arrivals, "serve", noted)
         yield order
 
 
@@ -276,8 +281,7 @@ async def test_a_client_that_leaves_takes_no_other_request_of_its_run_along(
         group = server.node.group
         with monkeypatch.context() as patch:
             patch.setattr(group, "_propose_pending", lambda: None)
-            for place in range(CONNECTIONS):
-                clients.send(place, APPEND)
+            clients.send_all([APPEND] * CONNECTIONS)
             await until(lambda: group.admission.held["waiting_commands"].now == CONNECTIONS)
             clients.close(2)
             await trio.testing.wait_all_tasks_blocked()
@@ -294,8 +298,7 @@ async def test_when_leadership_is_lost_the_outcome_of_each_request_of_a_run_is_u
         group = server.node.group
         with monkeypatch.context() as patch:
             patch.setattr(group._writer, "start_next", lambda: None)
-            for place in range(CONNECTIONS):
-                clients.send(place, APPEND)
+            clients.send_all([APPEND] * CONNECTIONS)
             await until(lambda: group._applier._pending)
             group._applier.fail_all(OutcomeUnknown("the leader changed"))
             answers = [await clients.answer(place, to_head=False) for place in range(CONNECTIONS)]
