@@ -7,10 +7,11 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
+import outcome
 import pytest
 import trio
 import trio.testing
@@ -72,37 +73,58 @@ async def test_calls_in_a_thread_of_their_own_run_one_at_a_time_in_order() -> No
         assert len(threads) == 1
 
 
-async def test_a_begun_call_runs_before_anybody_waits_for_its_end() -> None:
+async def test_a_begun_call_runs_before_anybody_waits() -> None:
     ran = threading.Event()
+    ends: list[object] = []
     async with own_thread() as in_thread:
-        ended = in_thread.begin(ran.set)
+        in_thread.begin(ends.append, ran.set)
         assert ran.wait(60)
-        await ended()
+        assert not ends, "the loop had no turn"
 
 
-async def test_a_call_begun_while_another_is_under_way_waits_for_its_turn() -> None:
+async def test_ends_are_reported_in_the_order_in_which_calls_were_begun() -> None:
     may_end = threading.Event()
+    ends: list[outcome.Outcome[object]] = []
     async with own_thread() as in_thread:
-        first = in_thread.begin(may_end.wait, 60)
-        second = in_thread.begin(str, "second")
-        results: list[object] = []
+        in_thread.begin(ends.append, may_end.wait, 60)
+        in_thread.begin(ends.append, str, "second")
+        await trio.testing.wait_all_tasks_blocked()
+        assert ends == []
+        may_end.set()
+        assert await in_thread(len, "abc") == 3
+        assert [end.unwrap() for end in ends] == [True, "second"]
 
-        async def note(end: Callable[[], Awaitable[object]]) -> None:
-            results.append(await end())
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(note, second)
-            nursery.start_soon(note, first)
-            await trio.testing.wait_all_tasks_blocked()
-            assert results == []
+async def test_a_call_is_waited_for_while_the_context_is_cancelled() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        begun.set()
+        assert may_end.wait(60)
+        return "slow"
+
+    results: list[str] = []
+    with trio.CancelScope() as scope:
+        async with own_thread() as in_thread, trio.open_nursery() as nursery:
+
+            async def wait() -> None:
+                with trio.CancelScope(shield=True):
+                    results.append(await in_thread(slow))
+                    results.append(await in_thread(str, "another"))
+
+            nursery.start_soon(wait)
+            while not begun.is_set():
+                await trio.lowlevel.checkpoint()
+            scope.cancel()
+            await trio.lowlevel.cancel_shielded_checkpoint()
             may_end.set()
-        assert results == [True, "second"]
+    assert results == ["slow", "another"]
 
 
 async def test_the_thread_ends_with_its_context_although_nobody_waited_for_a_call() -> None:
     made: list[str] = []
     async with own_thread() as in_thread:
-        in_thread.begin(made.append, "begun")
+        in_thread.begin(lambda _: None, made.append, "begun")
     assert made == ["begun"]
 
 
@@ -189,7 +211,7 @@ async def test_a_caller_gets_its_own_result_even_if_that_comes_before_the_event(
     class Overtaken(SimpleQueue[Any]):
         def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
             super().put(item)
-            if callable(item):
+            if item is not None and callable(item[1]):
                 assert there.wait(60)
 
     monkeypatch.setattr(os, "writev", tell_late)

@@ -187,7 +187,7 @@ def half_is_a_majority(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def reads_do_not_ask_anyone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Leadership, "_answered_round", lambda self, _: self._reads.round)
+    patch.setattr(Leadership, "_answered_round", lambda self, _: self.reads.round)
 
 
 @bug

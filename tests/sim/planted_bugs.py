@@ -21,7 +21,7 @@ from streamd.group.packages import OwnPackage, OwnPackages
 from streamd.group.proposals import OutcomeUnknown, Unavailable, fail_all
 from streamd.group.reads import GroupReads
 from streamd.group.state_flusher import StateFlusher
-from streamd.group.writer import Job, Writer
+from streamd.group.writer import Writer
 from streamd.raft.chain import ChainPosition
 from streamd.raft.core import Ready, Role
 from streamd.raft.messages import Entry, HardState
@@ -99,10 +99,10 @@ def the_journal_is_overwritten_before_leveldb_has_what_it_held(patch: pytest.Mon
 def acknowledgements_leave_before_the_write(patch: pytest.MonkeyPatch) -> None:
     real = Writer._begin_store
 
-    def begin_store(self: Writer, ready: Ready) -> Job:
+    def begin_store(self: Writer, ready: Ready) -> None:
         self._peers.send(ready.messages_after_store)
         ready.messages_after_store = []
-        return real(self, ready)
+        real(self, ready)
 
     patch.setattr(Writer, "_begin_store", begin_store)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar, TypeVarTuple
 
 import trio
+from outcome import Outcome
 
 from streamd.group.applying import Applier
 from streamd.group.peers import Peers
@@ -21,7 +23,8 @@ from streamd.storage.install import install
 from streamd.storage.raft_snapshots import SnapshotMeta, SnapshotSource
 from streamd.streams.state import State, load_rows
 
-Job = Callable[[], Awaitable[None]]
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 
 class Writer:
@@ -63,9 +66,11 @@ class Writer:
         self._unwritten: deque[Ready] = deque()
         self._is_storing = False
         self._stalled_s = self._log.stalled_s
-        self._job: Job | None = None
-        self._job_given = trio.lowlevel.ParkingLot()
+        self._is_busy = False
+        self._failure: Exception | None = None
+        self._woken = trio.lowlevel.ParkingLot()  # wakes `run`
         self._installing: SnapshotMeta | None = None
+        self._may_install = False  # Nothing else is under way.
 
     @property
     def is_storing(self) -> bool:
@@ -93,54 +98,68 @@ class Writer:
 
     def start_next(self) -> None:
         """Begin the next job unless one is under way."""
-        if self._job is None:
-            self._job = self._next_job()
-            if self._job is not None:
-                self._job_given.unpark()
-
-    async def run(self) -> None:
-        """Run until cancelled. Raises `StorageError`: the process must end."""
-        while True:
-            while self._job is None:
-                await self._job_given.park()
-            await self._job()
-            self._job = None
-            self._job_ended()
-
-    def _next_job(self) -> Job | None:
-        """A job whose work in the log's thread has begun, if that is free."""
+        if self._is_busy:
+            return
         if self._unwritten:
             self._is_storing = True
-            return self._begin_store(self._unwritten.popleft())
-        if self._installing is not None:
-            return partial(self._install, self._installing)
+            self._begin_store(self._unwritten.popleft())
+        elif self._installing is not None:
+            self._is_busy = self._may_install = True
+            self._woken.unpark()
+        elif (duty := self._next_duty()) is not None:
+            self._begin(partial(self._duty_ended, trio.current_time()), duty)
+
+    async def run(self) -> None:
+        """Run until cancelled and the job under way has ended. Raises `StorageError`: the process
+        must end."""
+        try:
+            while self._failure is None:
+                if self._may_install:
+                    await self._install()
+                else:
+                    await self._woken.park()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._in_log_thread.idle()
+            if self._failure is not None:
+                raise self._failure
+
+    def _begin(self, end: Callable[[T], None], job: Callable[[*Args], T], *args: *Args) -> None:
+        """Do a job in the log's thread, then call `end` with its result."""
+
+        def ended(result: Outcome[T]) -> None:
+            try:
+                end(result.unwrap())
+            except Exception as failure:
+                # Nothing is stored after it, because the writer stays busy.
+                self._failure = failure
+                self._woken.unpark()
+            else:
+                self._is_busy = False
+                self._job_ended()
+
+        self._is_busy = True
+        self._in_log_thread.begin(ended, job, *args)
+
+    def _next_duty(self) -> Callable[[], None] | None:
         duty = self._flusher.next_duty()
         if duty is None and self._log.lost_below is not None and self._core.may_vote:
             duty = self._log.note_regained
-        if duty is None:
-            return None
-        return partial(self._end_duty, self._in_log_thread.begin(duty), trio.current_time())
+        return duty
 
-    async def _end_duty(self, done: Callable[[], Awaitable[None]], started: float) -> None:
-        await done()
+    def _duty_ended(self, started: float, _: None) -> None:
         self._metrics.log_stall.observe(trio.current_time() - started)
 
-    def _begin_store(self, ready: Ready) -> Job:
+    def _begin_store(self, ready: Ready) -> None:
         """Store a `Ready` with one synced write, and load the rows that applying it will need."""
         wanted = self._applier.rows_wanted(ready.entries)
-        stored = self._in_log_thread.begin(self._store_blocking, ready, wanted)
-        return partial(self._end_store, ready, stored, self._state.flushes, trio.current_time())
+        stored = partial(self._stored, ready, self._state.flushes, trio.current_time())
+        self._begin(stored, self._store_blocking, ready, wanted)
 
-    async def _end_store(
-        self,
-        ready: Ready,
-        stored: Callable[[], Awaitable[dict[bytes, bytes | None]]],
-        flushes: int,
-        started: float,
+    def _stored(
+        self, ready: Ready, flushes: int, started: float, rows: dict[bytes, bytes | None]
     ) -> None:
-        """Wait until a `Ready` is stored. Only then may the messages that confirm it leave (thesis
-        3.8)."""
-        rows = await stored()
+        """A `Ready` is stored. Only then may the messages that confirm it leave (thesis 3.8)."""
         self._metrics.fsync_latency.observe(trio.current_time() - started)
         if (stalled_s := self._log.stalled_s) > self._stalled_s:
             self._metrics.log_stall.observe(stalled_s - self._stalled_s)
@@ -160,7 +179,9 @@ class Writer:
         self._log.append(ready.entries, ready.hard_state)
         return rows
 
-    async def _install(self, meta: SnapshotMeta) -> None:
+    async def _install(self) -> None:
+        meta = self._installing
+        assert meta is not None
         async with self._flusher.exclusive:
             await self._in_log_thread(install, self._data_dir, self._log, self._store, meta)
             self._state.load()
@@ -170,4 +191,6 @@ class Writer:
         self._applier.reset(OutcomeUnknown("a Raft snapshot replaced the log"))
         self._flusher.restarted(meta.index)
         self._installing = None
+        self._is_busy = self._may_install = False
         self._state_replaced()
+        self._job_ended()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
@@ -49,14 +49,23 @@ class RunBlocking(Protocol):
 class OneThread(RunBlocking, Protocol):
     """`RunBlocking` in one thread, a call at a time; a `limiter` is not looked at."""
 
-    def begin(self, call: Callable[[*Args], T], *args: *Args) -> Callable[[], Awaitable[T]]:
-        """Begin a call at once if no other is under way. Returns what waits for its end, which must
-        be called before the next call can begin.
+    def begin(
+        self, ended: Callable[[outcome.Outcome[T]], None], call: Callable[[*Args], T], *args: *Args
+    ) -> None:
+        """Make a call after those that were begun before it; then call `ended`, which must neither
+        wait nor raise.
 
-        A task that is woken for the call would begin it a pass of Trio's loop later.
+        A task that is woken to wait for the call, and again at its end, costs two passes of Trio's
+        loop; here a task waits that always does.
         """
         ...
 
+    async def idle(self) -> None:
+        """Wait until the calls that were begun have ended, and `ended` was called for each."""
+        ...
+
+
+_Ended = Callable[[outcome.Outcome[Any]], None]
 
 # What an eventfd is increased by.
 _ONE = (1).to_bytes(8, byteorder)
@@ -88,13 +97,16 @@ async def in_thread_or_left(
 async def own_thread() -> AsyncIterator[OneThread]:
     """`OneThread` in a thread of its own, in the order in which the calls were made.
 
-    All calls must have ended when the context does.
+    The context ends after the calls that were begun in it; what their ends would set off is left
+    out.
     """
     thread = _OwnThread()
-    try:
-        yield thread
-    finally:
-        thread.close()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(thread.report_ends)
+        try:
+            yield thread
+        finally:
+            thread.close()
 
 
 class _OwnThread:
@@ -102,10 +114,13 @@ class _OwnThread:
     socket: Trio's own way takes a lock, a callback and another task."""
 
     def __init__(self) -> None:
-        self._free = trio.Semaphore(1)
-        self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
-        self._outcomes: SimpleQueue[outcome.Outcome[Any]] = SimpleQueue()
+        self._turn = trio.Lock()
+        self._calls: SimpleQueue[tuple[_Ended, Callable[..., Any], tuple[Any, ...]] | None]
+        self._calls = SimpleQueue()
+        self._results: SimpleQueue[tuple[_Ended, outcome.Outcome[Any]]] = SimpleQueue()
         self._ended = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Calls that nobody abandons may be waited for after a cancellation.
+        self._reporting = trio.CancelScope(shield=True)
         self._thread = threading.Thread(target=self._run, name="streamd-log", daemon=True)
         self._thread.start()
 
@@ -115,44 +130,52 @@ class _OwnThread:
         *args: *Args,
         limiter: trio.CapacityLimiter | None = None,
     ) -> T:
-        await trio.lowlevel.checkpoint_if_cancelled()
-        return await self.begin(call, *args)()
+        async with self._turn:
+            wake = partial(trio.lowlevel.reschedule, trio.lowlevel.current_task())
+            self.begin(wake, call, *args)
+            result: T = await trio.lowlevel.wait_task_rescheduled(_never_abort)
+        return result
 
-    def begin(self, call: Callable[[*Args], T], *args: *Args) -> Callable[[], Awaitable[T]]:
+    def begin(
+        self, ended: Callable[[outcome.Outcome[T]], None], call: Callable[[*Args], T], *args: *Args
+    ) -> None:
+        self._calls.put((ended, call, args))
+
+    async def idle(self) -> None:
+        await self(_nothing)
+
+    async def report_ends(self) -> None:
+        """Call what the ends of calls set off, until `close`."""
         try:
-            self._free.acquire_nowait()
-        except trio.WouldBlock:
-            return partial(self._in_turn, lambda: call(*args))
-        self._calls.put(lambda: call(*args))
-        return self._end
-
-    async def _in_turn(self, call: Callable[[], Any]) -> Any:
-        await self._free.acquire()
-        self._calls.put(call)
-        return await self._end()
-
-    async def _end(self) -> Any:
-        """Wait for the call under way."""
-        try:
-            # Wait for the descriptor, not for the outcome, which is put a moment earlier.
-            with trio.CancelScope(shield=True):
-                await trio.lowlevel.wait_readable(self._ended)
-            os.eventfd_read(self._ended)
-            result = self._outcomes.get_nowait()
+            with self._reporting:
+                while True:
+                    await trio.lowlevel.wait_readable(self._ended)
+                    # Each result was put before the descriptor was increased.
+                    for _ in range(os.eventfd_read(self._ended)):
+                        ended, result = self._results.get_nowait()
+                        ended(result)
         finally:
-            self._free.release()
-        return result.unwrap()
+            os.close(self._ended)
 
     def close(self) -> None:
         self._calls.put(None)
         self._thread.join()
-        os.close(self._ended)
+        self._reporting.cancel()
 
     def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            self._outcomes.put(outcome.capture(call))
+        while (begun := self._calls.get()) is not None:
+            ended, call, args = begun
+            self._results.put((ended, outcome.capture(call, *args)))
             # `writev`, because tests make `write` fail.
             os.writev(self._ended, [_ONE])
+
+
+def _nothing() -> None:
+    pass
+
+
+def _never_abort(_: object) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.FAILED
 
 
 def share_one_heap() -> None:

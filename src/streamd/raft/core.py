@@ -355,9 +355,10 @@ class Core:
         if leadership is not None:
             if committed:
                 leadership.handed_out(committed)
-            if announce:
+            if announce and leadership.commit_is_news:
                 leadership.announce()
-            leadership.begin_reads()
+            if leadership.reads.has_gathered:
+                leadership.begin_reads()
         else:
             self._roles.forwarded_reads.send()
         entries = log.begin_store()

@@ -67,8 +67,8 @@ class Leadership:
         # Entries from here on are of the leader's own term; only those commit by counting.
         self._own_from_index = log.last_index + 1
         self._uncommitted_bytes = 0
-        self._commit_is_news = False
-        self._reads = ReadQueue()
+        self.commit_is_news = False
+        self.reads = ReadQueue()
         self._heartbeat_elapsed = 0
         self._transfer: Transfer | None = None
         self.replication = Replication(state)
@@ -92,7 +92,7 @@ class Leadership:
         self._heartbeat_elapsed += 1
         if self._heartbeat_elapsed >= self._state.settings.heartbeat_interval_ticks:
             self._heartbeat_elapsed = 0
-            self.replication.heartbeat(self._reads.round)
+            self.replication.heartbeat(self.reads.round)
 
     def is_heard_by_quorum(self) -> bool:
         """Whether a majority has sent anything within an election timeout (CheckQuorum)."""
@@ -219,19 +219,19 @@ class Leadership:
         if index < self._own_from_index or index <= log.commit_index:
             return
         log.commit_to(index)
-        self._commit_is_news = True
+        self.commit_is_news = True
         self._take_last_step()
 
     @property
     def has_news(self) -> bool:
         """Whether some member has not been notified of the latest commit."""
-        return self._commit_is_news and bool(self.replication.progress)
+        return self.commit_is_news and bool(self.replication.progress)
 
     def announce(self) -> None:
         """Tell the followers of commits. This comes last before a `Ready` is handed out: entries
         proposed meanwhile carry the news."""
-        if self._commit_is_news:
-            self._commit_is_news = False
+        if self.commit_is_news:
+            self.commit_is_news = False
             self.replication.announce_commit()
 
     # -- answers --------------------------------------------------------------------------
@@ -249,7 +249,7 @@ class Leadership:
             self._commit()
             if self.replication.progress[reply.sender].next_index <= self._state.log.last_index:
                 self.replication.to(reply.sender)
-            elif not self._commit_is_news:
+            elif not self.commit_is_news:
                 self.replication.tell_commit(reply.sender)
             if reply.sender == self.transferring:
                 self.announce()
@@ -260,7 +260,7 @@ class Leadership:
             self.replication.on_rejected(reply)
 
     def on_heartbeat_reply(self, reply: HeartbeatReply) -> None:
-        if reply.round > self._reads.round:
+        if reply.round > self.reads.round:
             self._state.refused_messages += 1
         elif reply.sender in self.replication.progress:
             self.replication.on_heartbeat_reply(reply)
@@ -269,10 +269,10 @@ class Leadership:
     # -- reads ----------------------------------------------------------------------------
 
     def read(self, context: int) -> None:
-        self._reads.add(context)
+        self.reads.add(context)
 
     def on_read_request(self, request: ReadRequest) -> None:
-        self._reads.add_remote(request.sender, RemoteRead(request.life, request.round))
+        self.reads.add_remote(request.sender, RemoteRead(request.life, request.round))
 
     def begin_reads(self) -> None:
         """Start to confirm the reads that arrived, once earlier leaders' commits are known.
@@ -280,7 +280,7 @@ class Leadership:
         Reads that arrive during a transfer wait for its end: most likely leadership changes, and
         they are lost and asked of the new leader.
         """
-        reads = self._reads
+        reads = self.reads
         if not reads.has_gathered or not self.has_committed_in_term or self._transfer is not None:
             return
         reads.begin_round(self._state.log.commit_index)
@@ -290,7 +290,7 @@ class Leadership:
     def _answer_reads(self) -> None:
         state = self._state
         confirmed = quorum_value(state.configuration, self._answered_round)
-        for done in self._reads.confirmed(confirmed):
+        for done in self.reads.confirmed(confirmed):
             index = done.commit_index
             state.reads += [ReadState(context, index) for context in done.contexts]
             state.messages += [
@@ -300,5 +300,5 @@ class Leadership:
 
     def _answered_round(self, member: int) -> int:
         if member == self._state.node_id:
-            return self._reads.round
+            return self.reads.round
         return self.replication.progress[member].answered_round
