@@ -10,12 +10,13 @@ READY := $(VENV)/.ready
 TEST_READY := $(READY)-test
 SPARK_READY := $(READY)-spark
 FUZZ_READY := $(READY)-fuzz
+COMPILED := $(VENV)/.compiled
 NODE_READY := tests/conformance/node_modules/.ready
 CLIENT_READY := tests/official_clients/node_modules/.ready
 BROWSER_READY := tests/examples/node_modules/.ready examples/editor/node_modules/.ready
 # What `make test-all` needs beyond the others. Without npm the tests that need it are skipped.
 WITH_NPM := $(shell command -v npm)
-ALL_READY := $(TEST_READY) $(SPARK_READY) \
+ALL_READY := $(TEST_READY) $(SPARK_READY) $(COMPILED) \
   $(if $(WITH_NPM),$(NODE_READY) $(CLIENT_READY) $(BROWSER_READY))
 SIM_HEARTS := tests/raft/test_simulation.py tests/raft/test_planted_bugs.py
 ARGS ?=
@@ -59,7 +60,7 @@ serve: $(READY) ## Serve on 127.0.0.1:4437 from ./data (more flags: ARGS="--http
 cluster: $(READY) ## Start three nodes on this machine; Ctrl-C stops them
 	@set -m; config/cluster/start $(BIN) || exit # as a job: make gets no Ctrl-C and fails not by it
 
-test: $(TEST_READY) $(if $(WITH_NPM),$(NODE_READY)) ## Run all tests but the long ones
+test: $(COMPILED) $(if $(WITH_NPM),$(NODE_READY)) ## Run all tests but the long ones
 	@$(BIN)/python -m tests.support.minio
 	@$(LIST_SKIPPED) set -x; \
 	$(PYTEST) -p no:schemathesis -m "not long" --durations=20 $(ARGS) || status=1; \
@@ -152,6 +153,11 @@ $(READY): pyproject.toml requirements.lock hatch_build.py src/streamd/http/socke
 
 $(READY)-%: $(READY)
 	$(INSTALL) '.[$*]'
+	@touch $@
+
+# Pytest compiles the tests itself. In a first run each of its processes would compile all of them.
+$(COMPILED): $(TEST_READY)
+	@echo "compiling the tests"; $(BIN)/python -m pytest --collect-only -qq -p no:schemathesis >/dev/null
 	@touch $@
 
 $(NODE_READY) $(CLIENT_READY) $(BROWSER_READY): %/node_modules/.ready: \

@@ -17,7 +17,7 @@ from tests.support.seeds import one_each, replayed, seeds
 
 SEEDS = max(12, int(os.environ.get("SEEDS", "240")) // 20)
 # So many of them are not long.
-QUICK = 2
+QUICK = 1
 # This one is run a second time.
 REPEATED = seeds(1)[0]
 # How many look for what every schedule may lack.

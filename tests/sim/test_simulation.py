@@ -18,7 +18,7 @@ from tests.support.seeds import one_each, replayed, seeds
 
 SEEDS = max(30, int(os.environ.get("SEEDS", "300")) // 10)
 # So many of them are not long.
-QUICK = 3
+QUICK = 2
 # In a run of the usual length only these are run a second time.
 REPEATED = seeds(SEEDS)[QUICK - 1 : QUICK + 2] if SEEDS == 30 else seeds(SEEDS)
 # How many look for what every schedule may lack.
