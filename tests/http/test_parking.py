@@ -15,6 +15,7 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
+from streamd.http.door.connection_task import ConnectionTask
 from streamd.http.door.parking import Deadlines, wait
 from streamd.http.protocol.application import Begun
 from streamd.http.protocol.messages import Request, Response
@@ -36,7 +37,7 @@ class Spawned(trio.abc.Instrument):
         self.count = 0
 
     def task_spawned(self, task: trio.lowlevel.Task) -> None:
-        self.count += "_serve_in_task" in task.name
+        self.count += ConnectionTask.run.__qualname__ in task.name
 
 
 def readers(server: Serving) -> int:

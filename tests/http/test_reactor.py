@@ -24,6 +24,7 @@ from streamd.http.application import HttpApplication
 from streamd.http.dispatcher import Dispatcher
 from streamd.http.door import reactor
 from streamd.http.door.connection import Connection
+from streamd.http.door.connection_task import ConnectionTask
 from streamd.http.door.states import State
 from streamd.http.sockets.transports import RECEIVE_BYTES
 from streamd.process.exits import errors_in
@@ -100,10 +101,10 @@ async def test_a_connection_keeps_its_task_while_its_requests_need_one(tmp_path:
         trio.lowlevel.add_instrument(watch)
         for _ in range(5):
             await exchange(client, HEALTH, 200)
-        assert sum("_serve_in_task" in name for name in spawned) == 1
+        assert sum(ConnectionTask.run.__qualname__ in name for name in spawned) == 1
         await until(lambda: tasks() == before)  # An idle connection has none.
         await exchange(client, HEALTH, 200)
-        assert sum("_serve_in_task" in name for name in spawned) == 2
+        assert sum(ConnectionTask.run.__qualname__ in name for name in spawned) == 2
         trio.lowlevel.remove_instrument(watch)
 
 
@@ -251,7 +252,7 @@ class Fault(Exception):
 PARTS = {
     "begin": (HttpApplication, "_refused"),
     "finish": (Dispatcher, "count_alike"),
-    "in a task": (HttpApplication, "_answer"),
+    "in a task": (HttpApplication, "_operate"),
 }
 
 
@@ -371,7 +372,7 @@ async def test_reads_of_recent_records_need_no_task(tmp_path: Path) -> None:
         await client.send(TAIL)
         assert (await client.read_response(to_head=True)).status == 200
         trio.lowlevel.remove_instrument(watch)
-    assert not [name for name in spawned if "_serve_in_task" in name]
+    assert not [name for name in spawned if ConnectionTask.run.__qualname__ in name]
 
 
 @pytest.mark.parametrize(

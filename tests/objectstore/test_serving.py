@@ -8,13 +8,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from types import FrameType
 from typing import Any
 
 import httpx
 import pytest
 import trio
 
+import streamd
 from streamd.config.settings import ColdConfig
+from streamd.http.door.connection_task import ConnectionTask
 from streamd.streams import keys
 from streamd.tiering import eviction
 from tests.http.serving import Serving, serving, until
@@ -131,6 +134,47 @@ async def test_readers_do_not_notice_where_the_bytes_are(tmp_path: Path, cold: C
         record, _, byte = ends[3].partition("_")
         wrong = f"{record}_{int(byte) - 1:016d}"
         assert code(await http.get(f"/v1/stream/text?offset={wrong}")) == (400, "INVALID_OFFSET")
+
+
+async def test_a_cold_read_is_twelve_calls_deep_at_most(tmp_path: Path) -> None:
+    cold = ColdConfig(backend="fs", fs_path=str(tmp_path / "cold"), **SMALL)
+    async with serving(tmp_path, cold=cold) as server, server.client() as http:
+        await write(http, "/v1/stream/text", LINES, "text/plain")
+        await until_cold(server)
+    package = str(Path(streamd.__file__).parent)
+    deepest: list[str] = []
+
+    def note(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal deepest
+        if event == "call" and _serves_a_request():
+            stack: list[str] = []
+            at: FrameType | None = frame
+            while at is not None:
+                if at.f_code.co_filename.startswith(package):
+                    stack.insert(0, at.f_code.co_qualname)
+                at = at.f_back
+            deepest = max(deepest, stack, key=len)
+
+    async with serving(tmp_path, cold=cold) as server, server.connect() as client:
+        sys.setprofile(note)
+        try:
+            await client.send(b"GET /v1/stream/text?max_bytes=9999 HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = await client.read_response()
+        finally:
+            sys.setprofile(None)
+        assert b"".join(LINES).startswith(answer.body)
+        assert answer.body
+        assert server.node.cold_tier is not None
+        assert server.node.cold_tier.reader.misses, "it was read from the cold store"
+    assert deepest[0] == ConnectionTask.run.__qualname__
+    assert len(deepest) <= 12, deepest
+
+
+def _serves_a_request() -> bool:
+    try:
+        return ConnectionTask.run.__qualname__ in trio.lowlevel.current_task().name
+    except RuntimeError:  # no task runs
+        return False
 
 
 async def test_events_lead_from_cold_records_to_new_ones(tmp_path: Path, cold: ColdConfig) -> None:

@@ -285,10 +285,14 @@ class Driver:
         assert stream is not None
         return stream
 
+    def recent(self, stream: Stream, window: Window) -> Slice | None:
+        """The records of `window` that are in memory; None if the first is not."""
+        return gather(stream, window, self.state.tails.find)
+
     def read(self, stream: Stream, at: Position = START, max_bytes: int = EVERYTHING) -> Slice:
         """One read, from memory where the records are there, else from the store."""
         window = Window(at, max_bytes)
-        found = self.state.read_recent(stream, window)
+        found = self.recent(stream, window)
         if found is None:
             stored = read_from_store(self.store, stream, window)
             found = stored.slice
@@ -296,7 +300,7 @@ class Driver:
                 chunks = self.cold_chunks(stored.cold)
                 found = gather(stream, window, finder(stored.stream_id, chunks))
         if found is None:
-            found = self.state.read_recent(stream, window)
+            found = self.recent(stream, window)
         assert found is not None, f"nothing at {at}"
         lengths = found.lengths()
         assert (len(lengths), sum(lengths)) == (found.end.record - at.record, found.size)

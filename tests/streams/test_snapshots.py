@@ -180,7 +180,7 @@ def test_publishing_renews_a_sliding_window() -> None:
 def test_json_records_come_with_their_lengths(driver: Driver) -> None:
     driver.create("j", JSON)
     driver.append(b"[1, 22, 333]", "j", JSON)
-    found = driver.state.read_recent(driver.stream("j"), Window(Position(1, 2), 100))
+    found = driver.recent(driver.stream("j"), Window(Position(1, 2), 100))
     assert found is not None
     assert found.lengths() == [3, 4]
 

@@ -49,11 +49,11 @@ def test_an_empty_store_is_an_empty_state() -> None:
 
 def test_stored_records_are_not_recent(driver: Driver) -> None:
     driver.create(body=b"x")
-    assert driver.state.read_recent(driver.stream(), Window(START, 100)) is not None
+    assert driver.recent(driver.stream(), Window(START, 100)) is not None
     driver.flush()
-    assert driver.state.read_recent(driver.stream(), Window(START, 100)) is not None
+    assert driver.recent(driver.stream(), Window(START, 100)) is not None
     driver.reopen()
-    assert driver.state.read_recent(driver.stream(), Window(START, 100)) is None
+    assert driver.recent(driver.stream(), Window(START, 100)) is None
 
 
 def test_a_read_at_the_tail_does_not_wait(driver: Driver) -> None:
@@ -61,7 +61,7 @@ def test_a_read_at_the_tail_does_not_wait(driver: Driver) -> None:
     driver.flush()
     driver.reopen()
     stream = driver.stream()
-    found = driver.state.read_recent(stream, Window(stream.tail, 100))
+    found = driver.recent(stream, Window(stream.tail, 100))
     assert found is not None
     assert (found.parts, found.end, found.size) == ([], stream.tail, 0)
 
@@ -97,7 +97,7 @@ def test_chunks_read_from_the_store_may_be_kept_in_memory(driver: Driver) -> Non
     stream = driver.stream()
     found = read_from_store(driver.store, stream, Window(START, 100))
     driver.state.tails.install(found.stream_id, list(found.chunks))
-    recent = driver.state.read_recent(stream, Window(START, 100))
+    recent = driver.recent(stream, Window(START, 100))
     assert recent is not None
     assert b"".join(recent.parts) == b"stored"
     driver.append(b"+more")

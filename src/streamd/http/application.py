@@ -198,38 +198,33 @@ class HttpApplication:
 
     async def handle(self, request: Request) -> Response | LiveResponse | Parked:
         """As `Application.handle`."""
-        found = self._find(request.path)
+        resource, target = found = self._find(request.path)
         started = trio.current_time()
+        response: Response | LiveResponse | Parked
         try:
-            response = await self._answer(request, found)
+            if refused := self._refused(request, found):
+                response = refused
+            elif resource.is_operation:
+                response = await self._operate(request, resource)
+            elif isinstance(target, BadPath):
+                response = target.response()
+            elif (route := resource.routes.get(request.method)) is None:
+                response = resource.other(request.method, target)
+            elif isinstance(target, BucketRoute) and self._auditor.records(request):
+                handling = partial(route.handler.handle, self._service, request, target)
+                response = await self._auditor.carry_out(request, partial(self._act, handling))
+            else:
+                response = await route.handler.handle(self._service, request, target)
+                if request.identity is not None and request.method in _READS:
+                    self._admit_again(request, response)
+            # The stream handlers decide themselves what to compress.
+            if resource is not _STREAMS and isinstance(response, Response):
+                await self._service.compressor.compress_any(request, response)
         except REFUSALS as error:
             response = self._dispatcher.refusal(error)
-            response.private = found.resource.is_guarded
+            response.private = resource.is_guarded
         if isinstance(response, Response | LiveResponse | LateAnswer):
-            self._dispatcher.count(request, found.resource.label, response, started)
-        return response
-
-    async def _answer(self, request: Request, found: Found) -> Response | LiveResponse | Parked:
-        if refused := self._refused(request, found):
-            return refused
-        resource, target = found
-        response: Response | LiveResponse | Parked
-        if resource.is_operation:
-            response = await self._operate(request, resource)
-        elif isinstance(target, BadPath):
-            response = target.response()
-        elif (route := resource.routes.get(request.method)) is None:
-            response = resource.other(request.method, target)
-        elif isinstance(target, BucketRoute) and self._auditor.records(request):
-            handling = partial(route.handler.handle, self._service, request, target)
-            response = await self._auditor.carry_out(request, partial(self._act, handling))
-        else:
-            response = await route.handler.handle(self._service, request, target)
-            if request.identity is not None and request.method in _READS:
-                self._admit_again(request, response)
-        # The stream handlers decide themselves what to compress.
-        if resource is not _STREAMS and isinstance(response, Response):
-            await self._service.compressor.compress_any(request, response)
+            self._dispatcher.count(request, resource.label, response, started)
         return response
 
     async def _act(self, handling: Callable[[], Awaitable[Any]]) -> Response:

@@ -137,19 +137,20 @@ class Reads:
             # gap.
             if flushes == self._state.flushes:
                 self._keep(stream, stored)
-            found = stored.slice or await self._from_cold(stream, stored, window)
+            found = stored.slice
+            if stored.cold:
+                chunks = await self._cold.chunks(stored.cold)
+                found = gather(stream, window, finder(stored.stream_id, chunks))
             if found is not None:
                 return self._prolonged(stream, found, window)
-            if self._state.read_recent(stream, window) is None:
-                if window.at.record < stream.earliest.record:
-                    raise OffsetGone(stream.earliest)
+            if self.read_now(stream, window) is None:
                 raise OffsetMismatch
 
     def read_now(self, stream: Stream, window: Window) -> Slice | None:
         """Read without waiting; None if the records are not in memory."""
         if window.at.record < stream.earliest.record:
             raise OffsetGone(stream.earliest)
-        return self._state.read_recent(stream, window)
+        return gather(stream, window, self._state.tails.find)
 
     async def read_pinned(self, stream: Stream, window: Window) -> Slice:
         """Read from an earlier, pinned state of the stream, like `read`.
@@ -157,15 +158,18 @@ class Reads:
         `stream` is a copy whose ids are pinned: records trimmed since can still be read. Nothing of
         it is kept in memory. Raises `OffsetMismatch`, and as `read` a `ColdError`.
         """
-        recent = self._state.read_recent(stream, window)
+        recent = gather(stream, window, self._state.tails.find)
         if recent is not None:
             return recent
         stored = await self._run_blocking(read_from_store, self._store, stream, window)
-        found = stored.slice or await self._from_cold(stream, stored, window)
+        found = stored.slice
+        if stored.cold:
+            chunks = await self._cold.chunks(stored.cold)
+            found = gather(stream, window, finder(stored.stream_id, chunks))
         if found is not None:
             return found
         # A flush may have moved it from memory to the store between the two lookups.
-        recent = self._state.read_recent(stream, window)
+        recent = gather(stream, window, self._state.tails.find)
         if recent is None:
             raise OffsetMismatch
         return recent
@@ -204,13 +208,6 @@ class Reads:
         stop = min(stop, limit.byte - chunk.start_byte)
         return b"".join(chunk.buffers(max(0, stop - most), stop))
 
-    async def _from_cold(self, stream: Stream, stored: StoredRead, window: Window) -> Slice | None:
-        """Records that the store knows to be in the cold store; None if it knows of none."""
-        if not stored.cold:
-            return None
-        chunks = await self._cold.chunks(stored.cold)
-        return gather(stream, window, finder(stored.stream_id, chunks))
-
     def _keep(self, stream: Stream, stored: StoredRead) -> None:
         """Keep chunks that reach to the stream's end: its next reader will want them too."""
         if not stored.chunks or stored.stream_id != stream.stream_id:
@@ -224,7 +221,9 @@ class Reads:
         Some clients take the first piece for everything.
         """
         rest = window.after(found)
-        recent = None if rest is None else self._state.read_recent(stream, rest)
-        if rest is None or recent is None or recent.size > rest.max_bytes:
+        if rest is None:
+            return found
+        recent = gather(stream, rest, self._state.tails.find)
+        if recent is None or recent.size > rest.max_bytes:
             return found
         return joined((found, recent))

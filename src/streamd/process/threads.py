@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from functools import partial
 from queue import SimpleQueue
 from sys import byteorder
-from typing import Any, Protocol, TypeVar, TypeVarTuple
+from typing import Any, Protocol, TypeVar, TypeVarTuple, cast
 
 import outcome
 import trio
@@ -41,6 +41,7 @@ class RunBlocking(Protocol):
     async def __call__(
         self,
         call: Callable[[*Args], T],
+        /,
         *args: *Args,
         limiter: trio.CapacityLimiter | None = None,
     ) -> T: ...
@@ -73,24 +74,11 @@ _ONE = (1).to_bytes(8, byteorder)
 OpenThread = Callable[[], AbstractAsyncContextManager[OneThread]]
 
 
-async def in_thread(
-    call: Callable[[*Args], T],
-    *args: *Args,
-    limiter: trio.CapacityLimiter | None = None,
-) -> T:
-    """`RunBlocking` on Trio's worker threads."""
-    return await trio.to_thread.run_sync(call, *args, limiter=limiter)
-
-
-async def in_thread_or_left(
-    call: Callable[[*Args], T],
-    *args: *Args,
-    limiter: trio.CapacityLimiter | None = None,
-) -> T:
-    """Run a call in a thread; a cancelled caller abandons it, and the call ends by itself. For
-    calls that may be repeated and that wait for another machine. The limiter still counts the
-    call."""
-    return await trio.to_thread.run_sync(call, *args, limiter=limiter, abandon_on_cancel=True)
+# `RunBlocking` on Trio's worker threads.
+in_thread: RunBlocking = trio.to_thread.run_sync
+# As `in_thread`, but a cancelled caller abandons the call, which ends by itself; the limiter still
+# counts it. For calls that may be repeated and that wait for another machine.
+in_thread_or_left = cast("RunBlocking", partial(trio.to_thread.run_sync, abandon_on_cancel=True))
 
 
 @asynccontextmanager

@@ -15,7 +15,6 @@ import msgspec
 from streamd.streams import keys
 from streamd.streams.blobs import Parts
 from streamd.streams.checks import is_applicable
-from streamd.streams.chunks import Slice, Window
 from streamd.streams.commands import (
     Append,
     BeginUpload,
@@ -42,7 +41,6 @@ from streamd.streams.model import (
     Upload,
 )
 from streamd.streams.offsets import Position
-from streamd.streams.reading import gather
 from streamd.streams.sessions import WriteSession
 from streamd.streams.tables import KeyValue, Table
 from streamd.streams.tails import Tails
@@ -220,13 +218,6 @@ class State:
         self._rows[keys.garbage_key(blob_id)] = b""
 
     # -- reads --------------------------------------------------------------------------------
-
-    def read_recent(self, stream: Stream, window: Window) -> Slice | None:
-        """The records of `window` that are in memory; None if the first is not.
-
-        Raises `OffsetMismatch` when the window's position contradicts the stream.
-        """
-        return gather(stream, window, self.tails.find)
 
     def missing(self, commands: Iterable[Command]) -> Iterator[bytes]:
         """Rows that commands will read and that are not in memory, to load them first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
 from itertools import count
@@ -214,12 +214,12 @@ class AsyncObjectStore:
         """
         return await self._read(name, _checked_get, self._store, name, offset, length, crc)
 
-    async def slices(self, pack: str, refs: Sequence[SliceRef]) -> list[Chunk]:
+    def slices(self, pack: str, refs: Sequence[SliceRef]) -> Awaitable[list[Chunk]]:
         """The chunks of slices that lie end to end in a pack, read in one request and verified.
 
         Raises as `get` does.
         """
-        return await self._read(pack, read_slices, self._store, pack, refs)
+        return self._read(pack, read_slices, self._store, pack, refs)
 
     async def stat(self, name: str) -> ObjectInfo:
         """Raises `ObjectMissing`."""

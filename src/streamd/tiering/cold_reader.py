@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import dropwhile
 
 import structlog
@@ -77,15 +78,25 @@ class ColdReader:
         Raises `ColdUnavailable`, also when reading takes longer than the store's time limit, and
         `ColdRefused`; `ObjectMissing` and `ObjectCorrupt` mean damage.
         """
-        stream_id = slices[0].ref.stream_id
+        cold = self._cold
+        if cold is None:
+            raise ColdRefused('cold.backend is "none", but records are in a cold store')
         if self._is_sequential(slices[0]):
-            self._read_ahead(slices)
-        chunks = await self._read(slices, READ_BYTES)
-        self._last[stream_id] = (chunks[0].start_record, chunks[-1].end_record)
+            self._read_ahead(cold, slices)
+        wanted = list(_one_request(slices, READ_BYTES))
+        with _in_time(cold, wanted[0].pack):
+            while not (found := self._from_cache(wanted)):
+                under_way = self._under_way.get(wanted[0].key)
+                if under_way is None:
+                    found = await self._load(cold, wanted)
+                    break
+                await under_way.wait()
+        stream_id = wanted[0].ref.stream_id
+        self._last[stream_id] = (found[0].start_record, found[-1].end_record)
         self._last.move_to_end(stream_id)
         if len(self._last) > _REMEMBERED:
             self._last.popitem(last=False)
-        return chunks
+        return found
 
     def expects(self, each: LocatedSlice) -> bool:
         """Whether a slice is in memory or being read."""
@@ -102,28 +113,6 @@ class ColdReader:
             self.cached_bytes -= self._cached.pop(key).size
 
     # -- reading ------------------------------------------------------------------------------
-
-    async def _read(self, slices: Sequence[LocatedSlice], max_bytes: int) -> list[Chunk]:
-        cold = self._cold
-        if cold is None:
-            raise ColdRefused('cold.backend is "none", but records are in a cold store')
-        wanted = list(_one_request(slices, max_bytes))
-        begun_at = trio.current_time()
-        try:
-            with trio.move_on_after(cold.timeout_s):
-                while not (found := self._from_cache(wanted)):
-                    if wanted[0].key not in self._under_way:
-                        return await self._load(cold, wanted)
-                    await self._under_way[wanted[0].key].wait()
-                return found
-        except (ObjectMissing, ObjectCorrupt) as error:
-            self._note_damage(wanted[0].pack, error)
-            raise
-        late = ColdUnavailable(
-            f"{wanted[0].pack} in {cold.place}: not read within {cold.timeout_s:g} s"
-        )
-        cold.health.failed(begun_at, late)
-        raise late
 
     def _from_cache(self, wanted: Sequence[LocatedSlice]) -> list[Chunk]:
         found: list[Chunk] = []
@@ -142,6 +131,9 @@ class ColdReader:
         self._under_way.update(dict.fromkeys(expected, arrived))
         try:
             chunks = await cold.slices(wanted[0].pack, [each.ref for each in wanted])
+        except (ObjectMissing, ObjectCorrupt) as error:
+            self._note_damage(wanted[0].pack, error)
+            raise
         finally:
             # Also after an error or a cancellation: then the waiting tasks read for themselves.
             for key in expected:
@@ -175,7 +167,7 @@ class ColdReader:
         start, last = first.ref.start_record, self._last.get(first.ref.stream_id)
         return start == 0 or (last is not None and last[0] < start <= last[1])
 
-    def _read_ahead(self, slices: Sequence[LocatedSlice]) -> None:
+    def _read_ahead(self, cold: AsyncObjectStore, slices: Sequence[LocatedSlice]) -> None:
         """Read what the request for the first of these slices will not return."""
         if self._nursery is None:
             return
@@ -185,16 +177,33 @@ class ColdReader:
             ahead = list(_one_request(missing, AHEAD_BYTES))
             size = sum(each.ref.length for each in ahead)
             self._ahead_bytes += size
-            self._nursery.start_soon(self._load_ahead, ahead, size)
+            self._nursery.start_soon(self._load_ahead, cold, ahead, size)
             missing = list(dropwhile(self.expects, missing[len(ahead) :]))
 
-    async def _load_ahead(self, slices: Sequence[LocatedSlice], size: int) -> None:
+    async def _load_ahead(
+        self, cold: AsyncObjectStore, slices: Sequence[LocatedSlice], size: int
+    ) -> None:
         try:
-            await self._read(slices, AHEAD_BYTES)
+            with _in_time(cold, slices[0].pack):
+                # A reader may have been quicker.
+                if not self.expects(slices[0]):
+                    await self._load(cold, slices)
         except ColdError:
             pass  # The reader that wants these slices gets the error.
         finally:
             self._ahead_bytes -= size
+
+
+@contextmanager
+def _in_time(cold: AsyncObjectStore, pack: str) -> Iterator[None]:
+    """Inside, a pack is read. Raises `ColdUnavailable` if that exceeds the store's time limit."""
+    begun_at = trio.current_time()
+    with trio.move_on_after(cold.timeout_s) as scope:
+        yield
+    if scope.cancelled_caught:
+        late = ColdUnavailable(f"{pack} in {cold.place}: not read within {cold.timeout_s:g} s")
+        cold.health.failed(begun_at, late)
+        raise late
 
 
 def _one_request(slices: Sequence[LocatedSlice], max_bytes: int) -> Iterator[LocatedSlice]:

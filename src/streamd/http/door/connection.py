@@ -71,8 +71,14 @@ class Host(Protocol):
     def hand_to_task(self, connection: Connection, continuation: Continuation) -> None:
         """Let a task go on with a connection of the reactor."""
 
+    def take_back(self, connection: Connection) -> None:
+        """Let the reactor go on with a connection of a task."""
+
     def end(self, connection: Connection) -> None:
         """End a connection of the reactor."""
+
+    def forget(self, connection: Connection) -> None:
+        """Count a connection no longer that ends."""
 
 
 class Task(Protocol):

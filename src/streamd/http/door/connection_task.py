@@ -8,7 +8,7 @@ the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 import trio
 
@@ -25,7 +25,7 @@ from streamd.http.door.continuations import (
     SpeakHttp2,
 )
 from streamd.http.door.parking import wait
-from streamd.http.door.states import State
+from streamd.http.door.states import State, WrongTransition
 from streamd.http.protocol.connections import Buffer, ClientGone
 from streamd.http.protocol.heads import Head
 from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
@@ -69,29 +69,37 @@ class ConnectionTask:
         self._ends = True
         self._scope.cancel()
 
-    async def run(self) -> bool:
-        """Finish a request, and those after it while they need a task. Returns whether the reactor
-        goes on."""
-        goes_on = False
+    async def run(self) -> None:
+        """Finish a request, and those after it while they need a task. Then the reactor goes on
+        with the connection, or it ends."""
+        connection, follows, goes_on = self.connection, False, False
         try:
             try:
                 with self._scope:
-                    while self._continuation is not None and (goes_on := await self._carry_out()):
-                        if self.connection.state is State.PARKED:
+                    while self._continuation is not None and (follows := await self._carry_out()):
+                        if connection.state is State.PARKED:
                             break
                         await self._next()
             except ProblemError as error:
                 self._refusal = answer_to(error)
             if self._refusal is not None:
-                return await self._refuse(self._refusal)
+                await self._refuse(self._refusal)
+            elif follows and not self._ends:
+                if connection.state is State.TASK_IDLE:
+                    connection.take_back()
+                goes_on = True
         except ClientGone:
-            return False
-        self.connection.task = None
-        if not goes_on or self._ends:
-            return False
-        if self.connection.state is State.TASK_IDLE:
-            self.connection.take_back()
-        return True
+            pass
+        except WrongTransition as wrong:
+            wrong.report()
+        finally:
+            connection.task = None
+            if not goes_on:
+                connection.host.forget(connection)
+                with trio.CancelScope(shield=True):
+                    await self._transport.close()
+        if goes_on:
+            connection.host.take_back(connection)
 
     async def _carry_out(self) -> bool:
         """Returns whether another request may follow. Raises `ProblemError`."""
@@ -99,7 +107,9 @@ class ConnectionTask:
         continuation, self._continuation = self._continuation, None
         match continuation:
             case Serve():
-                return await self._serve(continuation.head, continuation.request)
+                return await self._respond(
+                    continuation.head, await self._handling(continuation.request)
+                )
             case FinishRequest():
                 return await self._finish_request(continuation.head)
             case Resume():
@@ -160,14 +170,14 @@ class ConnectionTask:
         """Receive the rest of a request whose head was taken, and serve it. As `_serve_one`."""
         connection = self.connection
         if (body := connection.whole_body(head)) is not None:
-            return await self._serve(head, connection.request(head, body))
+            return await self._respond(head, await self._handling(connection.request(head, body)))
         request = connection.request(head, b"")
         if refused := await check_head(self._shared.application, request):
             return await self._refuse(refused)
         if connection.comes_in_pieces(head):
             return await self._serve_pieces(head, request)
         request.body = await self._receive_body(head, request)
-        return await self._serve(head, request)
+        return await self._respond(head, await self._handling(request))
 
     async def _receive_body(self, head: Head, request: Request) -> bytes:
         connection = self.connection
@@ -185,10 +195,6 @@ class ConnectionTask:
         finally:
             connection.enter(State.TASK_BUSY)
 
-    async def _serve(self, head: Head, request: Request) -> bool:
-        """Serve a request that has come whole. As `_serve_one`."""
-        return await self._respond(head, await self._handle(request))
-
     async def _resume(self, parked: Parked) -> bool:
         """Go on with a request that was parked. As `_serve_one`."""
         head = self.connection.head
@@ -199,7 +205,7 @@ class ConnectionTask:
     async def _serve_pieces(self, head: Head, request: Request) -> bool:
         """Serve a request whose body the handler receives in pieces. As `_serve_one`."""
         body = request.incoming = WireBody(self, head.fields, Pace(self._shared.config))
-        keep_alive = await self._respond(head, await self._handle(request), body)
+        keep_alive = await self._respond(head, await self._handling(request), body)
         if not body.ended:
             self.connection.host.may_give_way(self.connection)
             await self._transport.linger()
@@ -239,9 +245,10 @@ class ConnectionTask:
             await self._send(*self.connection.parts(FULL, head, keep_alive=keep_alive))
         return self.connection.answered(keep_alive)
 
-    async def _handle(self, request: Request) -> Response | LiveResponse | Parked:
+    def _handling(self, request: Request) -> Awaitable[Response | LiveResponse | Parked]:
+        """What the application makes of a request, to be waited for."""
         handling = self._shared.application.handle(request)
-        return await self._shared.guard.wait(request.method, handling)
+        return self._shared.guard.wait(request.method, handling)
 
     async def _receive(self) -> bool:
         data = await self._transport.receive()

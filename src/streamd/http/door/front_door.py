@@ -191,7 +191,7 @@ class FrontDoor:
         if task is None:
             self.end(connection)
         else:
-            self._forget(connection)
+            self.forget(connection)
             task.end()
 
     def _end_handshake(self, scope: trio.CancelScope, client: str) -> None:
@@ -230,7 +230,7 @@ class FrontDoor:
         connection.enter(State.TASK_IDLE)
         speaks_http2 = self._http2 is not None and stream.selected_alpn_protocol() == "h2"
         continuation = SpeakHttp2() if speaks_http2 else ServeAll()
-        await self._serve_in_task(self._task(connection, continuation))
+        await self._task(connection, continuation).run()
 
     def _connection(self, transport: Transport, client: str) -> Connection:
         connection = Connection(self, transport, client)
@@ -244,37 +244,28 @@ class FrontDoor:
         assert self._nursery is not None
         assert isinstance(connection.transport, SocketTransport)
         self.reactor.unwatch(connection.transport)
-        self._nursery.start_soon(self._serve_in_task, self._task(connection, continuation))
+        self._nursery.start_soon(self._task(connection, continuation).run)
 
     def _task(self, connection: Connection, continuation: Continuation) -> ConnectionTask:
         task = connection.task = ConnectionTask(connection, continuation)
         return task
 
-    async def _serve_in_task(self, task: ConnectionTask) -> None:
-        connection, goes_on = task.connection, False
-        try:
-            goes_on = await task.run()
-        except WrongTransition as wrong:
-            wrong.report()
-        finally:
-            if not goes_on:
-                self._forget(connection)
-                with trio.CancelScope(shield=True):
-                    await connection.transport.close()
-        if goes_on:
-            assert isinstance(connection.transport, SocketTransport)
-            self.reactor.watch(connection, connection.transport)
-            self.reactor.advance_later(connection)  # It may have received ahead.
+    def take_back(self, connection: Connection) -> None:
+        """As `Host.take_back`."""
+        assert isinstance(connection.transport, SocketTransport)
+        self.reactor.watch(connection, connection.transport)
+        self.reactor.advance_later(connection)  # It may have received ahead.
 
     def end(self, connection: Connection) -> None:
         """As `Host.end`."""
         if connection in self.connections:
             assert isinstance(connection.transport, SocketTransport)
-            self._forget(connection)
+            self.forget(connection)
             self.reactor.unwatch(connection.transport)
             connection.transport.close_now()
 
-    def _forget(self, connection: Connection) -> None:
+    def forget(self, connection: Connection) -> None:
+        """As `Host.forget`."""
         connection.enter(State.ENDED)
         self._newcomers.discard(connection)
         self.parked.abandon(connection)
