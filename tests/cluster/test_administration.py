@@ -15,11 +15,11 @@ from structlog.testing import capture_logs
 from streamd import __version__
 from streamd.cluster.administration import Add, AdminCommand, Promote, Remove, Transfer
 from streamd.cluster.cluster import Cluster
+from streamd.group.log_formats import LOG_FORMAT
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.node import status
 from streamd.protocol.problems import ProblemError
 from streamd.raft.messages import Configuration
-from streamd.streams.codec import LOG_FORMAT
 from streamd.transport import Hello, Limits
 from tests.sim.network import address_of
 from tests.sim.runtime import run_virtually

@@ -12,12 +12,12 @@ from streamd.backup.archive import Archive
 from streamd.backup.log_keys import LogKeys, TooManyKeys
 from streamd.backup.merging import Merger
 from streamd.cluster.cluster import Cluster, RequestKind
+from streamd.group.log_formats import LOG_FORMAT, PRODUCERS_FORMAT
 from streamd.group.proposals import Unavailable
 from streamd.objectstore.names import HeadName
 from streamd.proofs.heads import Head, key_of, public_key_of
 from streamd.proofs.published import Checked, checked, is_continued, read_published
 from streamd.proofs.tree import GrowingTree
-from streamd.streams.codec import LOG_FORMAT, PRODUCERS_FORMAT
 from streamd.tiering.tier import LeaderTerm
 from tests.backup.test_merging import archive_in_small_segments
 from tests.cluster.conftest import Play

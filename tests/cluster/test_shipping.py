@@ -12,8 +12,9 @@ import trio
 
 from streamd.cluster import shipping
 from streamd.cluster.administration import Remove
+from streamd.cluster.cluster import Cluster
+from streamd.group.log_formats import LIMITS_FORMAT
 from streamd.storage.raft_snapshots import SnapshotUnavailable
-from streamd.streams.codec import LOG_FORMAT
 from streamd.streams.commands import Result, SetLimits
 from streamd.streams.limits import Limits
 from tests.sim.runtime import run_virtually
@@ -354,7 +355,7 @@ def test_a_node_of_a_release_without_quotas_gets_no_state_of_a_cluster_with_them
 
         monkeypatch.setattr(shipping.SnapshotSender, "_check_understands", counting)
         with monkeypatch.context() as later:
-            later.setattr(shipping, "LIMITS_FORMAT", LOG_FORMAT + 1)
+            later.setattr(Cluster, "log_format_of", lambda *_: LIMITS_FORMAT - 1)
             machines.start(lagging)
             await wait_until(lambda: refused > 1)
             assert lagging.calls["take"] == 0

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from streamd.cluster.outsiders import outsider_of
 from streamd.config.settings import ClusterConfig
 from streamd.group.group import Group
+from streamd.group.log_formats import LOG_FORMAT
 from streamd.group.peers import Outsider
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.process.threads import RunBlocking
@@ -25,7 +26,7 @@ from streamd.raft.messages import AppendRequest, Configuration, EntryKind, Messa
 from streamd.storage.data_dir import DataDir
 from streamd.storage.errors import StorageError
 from streamd.storage.log_storage import LogStorage
-from streamd.streams.codec import LOG_FORMAT, decode_batch
+from streamd.streams.codec import decode_batch
 from streamd.streams.content import UNDECODABLE
 from streamd.transport import Credentials, Hello, Limits, Network, PeerConnection, Transport
 from streamd.transport import errors as transport_errors

@@ -17,6 +17,7 @@ import trio
 
 from streamd.cluster.cluster import Cluster
 from streamd.group.group import Group
+from streamd.group.log_formats import unknown_to
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.process.threads import RunBlocking
 from streamd.storage.incoming import SnapshotDamaged, SnapshotSink
@@ -26,7 +27,6 @@ from streamd.storage.raft_snapshots import (
     SnapshotSource,
     SnapshotUnavailable,
 )
-from streamd.streams.codec import LIMITS_FORMAT, TREE_FORMAT
 from streamd.streams.content import UNDECODABLE
 
 log = structlog.get_logger("streamd.snapshots")
@@ -123,19 +123,13 @@ class SnapshotSender:
             self._group.storage.snapshot_ended(peer_id, index)
 
     def _check_understands(self, peer_id: int) -> None:
-        """Raises `SnapshotUnavailable` for a node of a release that does not know quotas: it would
-        apply what all others refuse, and its state would differ from then on. The same holds for
-        the tree over the log and its keys, which that node would forget."""
+        """Raises `SnapshotUnavailable` for a node of a release that does not know all of the state:
+        its own would differ from then on."""
         log_format = self._cluster.log_format_of(peer_id)
-        header = self._group.state.header
         if log_format is None:
             return
-        if header.counts and log_format < LIMITS_FORMAT:
-            raise SnapshotUnavailable("its release does not know quotas, which this cluster has")
-        if (header.tree.first_index or header.log_keys) and log_format < TREE_FORMAT:
-            raise SnapshotUnavailable(
-                "its release does not know the tree over the log, which this cluster has"
-            )
+        if unknown := unknown_to(log_format, self._group.state.header):
+            raise SnapshotUnavailable(f"its release does not know what this cluster has: {unknown}")
 
     @asynccontextmanager
     async def _snapshot(self) -> AsyncIterator[SnapshotSource]:

@@ -10,6 +10,7 @@ import trio
 from msgspec.structs import replace
 
 from streamd.group.drafts import Drafting
+from streamd.group.log_formats import PRODUCERS_FORMAT
 from streamd.group.packages import (
     Decision,
     ForeignPackage,
@@ -33,7 +34,6 @@ from streamd.process.diagnostics import FillLevel
 from streamd.process.threads import RunBlocking
 from streamd.raft.core import Core, Role
 from streamd.streams.checks import are_of_clients
-from streamd.streams.codec import PRODUCERS_FORMAT
 from streamd.streams.commands import Append, Command, Outcome, Result, brings_bytes
 from streamd.streams.content import SMALL_BYTES
 from streamd.streams.sessions import PackageStamp

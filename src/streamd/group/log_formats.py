@@ -7,20 +7,50 @@ cluster is the lowest of its members' versions. From then on no member may be ol
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from streamd.group.peers import Peers
 from streamd.raft.messages import Configuration
 from streamd.streams import keys
-from streamd.streams.codec import (
-    ADDED_BY_FORMAT,
-    LIMITS_FORMAT,
-    LOG_FORMAT,
-    SESSIONS_FORMAT,
-    TOKENS_FORMAT,
-    TREE_FORMAT,
-)
+from streamd.streams.model import Header
 from streamd.streams.state import State
+
+SESSIONS_FORMAT = 1
+TOKENS_FORMAT = 2
+LIMITS_FORMAT = 3
+PRODUCERS_FORMAT = 4
+TREE_FORMAT = 5
+
+
+def _has_tree(header: Header) -> bool:
+    return bool(header.tree.first_index or header.log_keys)
+
+
+class Addition(NamedTuple):
+    """What a log format adds: in words, whether a state shows that it is in use, and whether a node
+    that does not know it would from then on have another state, by the state's header."""
+
+    what: str
+    is_in: Callable[[State], bool] = lambda _: False
+    binds: Callable[[Header], bool] = lambda _: False
+
+
+_ADDITIONS = {
+    # A state shows sessions too, but only for nodes that are known.
+    SESSIONS_FORMAT: Addition("sessions between nodes"),
+    TOKENS_FORMAT: Addition("tokens", lambda state: len(state.tokens) > 0),
+    # Without quotas a node would apply what all others refuse.
+    LIMITS_FORMAT: Addition(
+        "limits", lambda state: len(state.limits) > 0, lambda header: header.counts
+    ),
+    PRODUCERS_FORMAT: Addition("the bound on producers"),
+    TREE_FORMAT: Addition(
+        "the tree over the log", lambda state: _has_tree(state.header), _has_tree
+    ),
+}
+# The highest log format that this release understands.
+LOG_FORMAT = max(_ADDITIONS)
 
 
 class Members(Protocol):
@@ -45,12 +75,9 @@ class LogFormats:
     def in_use(self) -> int:
         """The highest format that the state shows to be in use."""
         state = self._state
-        if state.header.tree.first_index or state.header.log_keys:
-            return TREE_FORMAT
-        if len(state.limits):
-            return LIMITS_FORMAT
-        if len(state.tokens):
-            return TOKENS_FORMAT
+        for log_format, addition in reversed(_ADDITIONS.items()):
+            if addition.is_in(state):
+                return log_format
         members = self._members.configuration.members()
         has_sessions = any(state.sessions.get(keys.number(one)) is not None for one in members)
         return SESSIONS_FORMAT if has_sessions else 0
@@ -83,5 +110,17 @@ def lacking(understood: int, needed: int) -> str:
     """A list, in words, of the features that a node lacks if it understands the log up to a
     format."""
     return ", ".join(
-        what for number, what in ADDED_BY_FORMAT.items() if understood < number <= needed
+        addition.what
+        for log_format, addition in _ADDITIONS.items()
+        if understood < log_format <= needed
+    )
+
+
+def unknown_to(understood: int, header: Header) -> str:
+    """A list, in words, of what a state has and a node must know that applies commands to it, but
+    does not if it understands the log up to a format."""
+    return ", ".join(
+        addition.what
+        for log_format, addition in _ADDITIONS.items()
+        if understood < log_format and addition.binds(header)
     )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import msgspec
 import trio
 
-from streamd.group.log_formats import LogFormats
+from streamd.group.log_formats import SESSIONS_FORMAT, LogFormats
 from streamd.group.peers import Peers
 from streamd.group.proposals import OutcomeUnknown, Proposal, Unavailable
 from streamd.raft.core import Core, Role
 from streamd.streams import keys
-from streamd.streams.codec import SESSIONS_FORMAT
 from streamd.streams.commands import Number, OpenSession
 from streamd.streams.content import UNDECODABLE
 from streamd.streams.state import State

@@ -23,7 +23,7 @@ from streamd.cluster.cluster import Cluster
 from streamd.cluster.shipping import SnapshotReceiver, SnapshotSender
 from streamd.config.settings import ClusterConfig, ColdConfig, StorageConfig
 from streamd.group.group import Group
-from streamd.group.log_formats import LogFormats
+from streamd.group.log_formats import TREE_FORMAT, LogFormats
 from streamd.group.peers import ChangeListener, NoPeers
 from streamd.group.proposals import Unavailable
 from streamd.group.reclaim import reclaim_forever
@@ -38,7 +38,6 @@ from streamd.process.metrics import Metrics
 from streamd.process.threads import OneThread, RunBlocking
 from streamd.storage.data_dir import LOG_KEY_BYTES
 from streamd.storage.incoming import SnapshotSink
-from streamd.streams.codec import LIMITS_FORMAT, TOKENS_FORMAT, TREE_FORMAT
 from streamd.streams.machine import Machine
 from streamd.streams.state import State
 from streamd.tiering.async_store import AsyncObjectStore
@@ -330,14 +329,6 @@ class Node:
     def is_in_contact(self) -> bool:
         """Whether the group has voters and the leader, as far as known, can be reached."""
         return bool(self.group.view.configuration.voters) and self.reaches_leader()
-
-    def may_have_tokens(self) -> bool:
-        """Whether all members understand commands about tokens, which 0.1.0 does not."""
-        return self.log_formats.may_use(TOKENS_FORMAT)
-
-    def may_have_limits(self) -> bool:
-        """Whether all members understand commands about limits."""
-        return self.log_formats.may_use(LIMITS_FORMAT)
 
     def is_ready(self) -> bool:
         """Whether the node leads or follows, and its state is as new as it can be."""

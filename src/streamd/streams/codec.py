@@ -11,21 +11,6 @@ import msgspec
 from streamd.streams.commands import Command
 from streamd.streams.sessions import PackageStamp
 
-# The log format that this release understands. Before a log may hold anything of a format, all
-# members have to say that they understand it.
-SESSIONS_FORMAT = 1
-TOKENS_FORMAT = 2
-LIMITS_FORMAT = 3
-PRODUCERS_FORMAT = 4
-TREE_FORMAT = LOG_FORMAT = 5
-ADDED_BY_FORMAT = {
-    SESSIONS_FORMAT: "sessions between nodes",
-    TOKENS_FORMAT: "tokens",
-    LIMITS_FORMAT: "limits",
-    PRODUCERS_FORMAT: "the bound on producers",
-    TREE_FORMAT: "the tree over the log",
-}
-
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
     """Commands in the order in which they take effect, and the leader's clock when it took them.

@@ -8,6 +8,7 @@ import msgspec
 from quart import Response, request
 
 from streamd.audit_trail.trail import note
+from streamd.group.log_formats import LIMITS_FORMAT
 from streamd.group.proposals import Unavailable
 from streamd.http.admin.operator import Answer, Operator
 from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody
@@ -52,7 +53,7 @@ async def set_all(operator: Operator, kind: Kind, name: str) -> Answer:
     wrong = fault(command)
     if wrong is not None:
         raise Problem.INVALID_REQUEST.error(_FAULTS[wrong])
-    if not operator.node.may_have_limits():
+    if not operator.node.log_formats.may_use(LIMITS_FORMAT):
         raise Unavailable(
             "this node does not know that all members understand limits: all must run "
             "this release, and be connected, when the first limits are set"

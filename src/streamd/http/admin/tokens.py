@@ -15,6 +15,7 @@ from streamd.audit_trail.trail import note
 from streamd.auth import signed_urls, tokens
 from streamd.auth.scopes import parse_scopes
 from streamd.auth.tokens import shown_id
+from streamd.group.log_formats import TOKENS_FORMAT
 from streamd.group.proposals import Unavailable
 from streamd.http.admin.operator import Answer, Operator
 from streamd.protocol.problems import Problem
@@ -121,7 +122,7 @@ async def create(operator: Operator) -> Answer:
         _ms(asked.expires_in_s),
         await _public_key_of(operator, secret),
     )
-    if not operator.node.may_have_tokens():
+    if not operator.node.log_formats.may_use(TOKENS_FORMAT):
         raise Unavailable(
             "this node does not know that all members understand tokens: all must run "
             "this release, and be connected, when the first token is made"
