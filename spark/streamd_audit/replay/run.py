@@ -406,14 +406,16 @@ def _batch(table: int, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=OUTPUT_ARROW)
 
 
+# The fields of a state's row that the replay has under the same names, and with the same values.
+_KEPT_ALIKE = {*StreamRow.__struct_fields__}.intersection(Stream.__slots__) - {
+    "extents", "producers", "snapshot",
+}  # fmt: skip
+
+
 def stream_of(key: bytes, row: StreamRow) -> Stream:
     """A stream as a state has it."""
     stream = Stream(key, row.settings, row.created_ms, None, row.stream_id)
-    for name in (
-        "content_type", "last_write_ms", "touched_ms", "ttl_ms", "expires_at", "expires_at_ms",
-        "records", "size", "closed", "closed_by", "last_seq", "forks", "deleted",
-        "sweep_at_ms", "cold", "hot_at_ms", "kept_from",
-    ):  # fmt: skip
+    for name in _KEPT_ALIKE:
         setattr(stream, name, getattr(row, name))
     stream.extents = tuple(astuple(extent) for extent in row.extents)
     stream.from_place = row.records, row.size

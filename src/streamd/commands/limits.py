@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import quote
 
 import click
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from streamd.commands.operating import Operator, server_group
 from streamd.commands.options import json_option
+from streamd.streams.limits import ABOUT
 
 _PATHS = {"bucket": "buckets", "identity": "identities"}
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -29,12 +29,16 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
     return int(match[1]) * _UNITS[match[2]]
 
 
-def _bytes_option(flag: str, told: str) -> Callable[[Any], Any]:
-    return click.option(flag, metavar="SIZE", callback=_size, help=told)
-
-
-def _count_option(flag: str, told: str) -> Callable[[Any], Any]:
-    return click.option(flag, metavar="N", type=click.IntRange(min=0), help=told)
+def _option_for_each(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each limit."""
+    for name, about in reversed(ABOUT.items()):
+        flag = "--" + name.replace("_", "-")
+        if about.is_size:
+            option = click.option(flag, metavar="SIZE", callback=_size, help=about.text)
+        else:
+            option = click.option(flag, metavar="N", type=click.IntRange(min=0), help=about.text)
+        command = option(command)
+    return command
 
 
 @server_group
@@ -70,21 +74,13 @@ def list_limits(operator: Operator, as_json: bool) -> None:
 @limits.command("set")
 @_kind
 @click.argument("name")
-@_bytes_option(
-    "--max-bytes", "Bytes that all streams of a bucket may store: 1000000, 64MiB, 10GiB."
-)
-@_count_option("--max-streams", "Number of streams that a bucket may have.")
-@_bytes_option("--max-stream-bytes", "Bytes that each stream of a bucket may store.")
-@_count_option("--requests-per-s", "Requests a second to each node.")
-@_bytes_option("--bytes-in-per-s", "Bytes of bodies a second to each node.")
-@_bytes_option("--bytes-out-per-s", "Bytes of answers a second from each node.")
-@_count_option("--live-readers", "Concurrent live readers at each node.")
-@_count_option("--connections", "Concurrent connections to each node.")
+@_option_for_each
 @click.pass_obj
 def set_limits(operator: Operator, /, kind: str, name: str, **given: int | None) -> None:
     """Set all limits of a bucket or an identity, in the place of those before.
 
-    Without any option it has none, and is exempt from those of *.
+    Without any option it has none, and is exempt from those of *. A SIZE is a number of bytes, or
+    of larger units as in 64MiB and 10GiB.
     """
     limited = {field: value for field, value in given.items() if value is not None}
     operator.put(_path(kind, name), limited)

@@ -6,7 +6,7 @@ So all replicas know the same limits. Rates are enforced by each node, quotas by
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
@@ -29,12 +29,29 @@ Rate = Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)] | None
 Kind = Literal["bucket", "identity"]
 
 
-class LimitFields(msgspec.Struct, frozen=True):
-    """The limits of one bucket or identity; None is without a limit.
+class About(NamedTuple):
+    """What a limit is, for people. Sizes are in bytes; only buckets have quotas."""
 
-    Only buckets have quotas: `max_bytes` for all of a bucket's streams together, `max_streams`
-    for how many there are, `max_stream_bytes` for each of them.
-    """
+    text: str
+    is_size: bool = False
+    is_quota: bool = False
+
+
+ABOUT = {
+    "max_bytes": About("Bytes that all streams of a bucket may store.", True, True),
+    "max_streams": About("Number of streams that a bucket may have.", False, True),
+    "max_stream_bytes": About("Bytes that each stream of a bucket may store.", True, True),
+    "requests_per_s": About("Requests a second to each node."),
+    "bytes_in_per_s": About("Bytes of bodies a second to each node.", True),
+    "bytes_out_per_s": About("Bytes of answers a second from each node.", True),
+    "live_readers": About("Concurrent live readers at each node."),
+    "connections": About("Concurrent connections to each node."),
+}
+QUOTAS = tuple(name for name, about in ABOUT.items() if about.is_quota)
+
+
+class LimitFields(msgspec.Struct, frozen=True):
+    """The limits of one bucket or identity (`ABOUT`); None is without a limit."""
 
     requests_per_s: Rate = None
     bytes_in_per_s: Rate = None
@@ -51,7 +68,7 @@ class Limits(LimitFields, frozen=True, array_like=True, gc=False):
 
     @property
     def has_quota(self) -> bool:
-        return (self.max_bytes, self.max_streams, self.max_stream_bytes) != (None, None, None)
+        return any(getattr(self, name) is not None for name in QUOTAS)
 
 
 _DECODER = msgspec.msgpack.Decoder(Limits)

@@ -15,12 +15,12 @@ from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody
 from streamd.protocol.problems import Problem
 from streamd.streams.checks import fault
 from streamd.streams.commands import Result, SetLimits
-from streamd.streams.limits import Kind
+from streamd.streams.limits import QUOTAS, Kind
 
 _ENCODER = msgspec.json.Encoder()
 _FAULTS = {
     "name": "the name is that of no bucket or identity",
-    "limits": "max_bytes, max_streams and max_stream_bytes are limits of buckets",
+    "limits": f"{', '.join(QUOTAS)} are limits of buckets",
 }
 
 
