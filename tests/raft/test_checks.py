@@ -37,7 +37,6 @@ def configuration(*voters: int) -> bytes:
         append(entry(5, 2), entry(6, 3)),
         append(entry(5, 3, EntryKind.CONFIGURATION, configuration(1, 2))),
         Heartbeat(1, 2, 3, 7, last_index=7),
-        Heartbeat(1, 2, 3, 7),
         CommitNotice(1, 2, 3, 7),
     ],
 )

@@ -25,10 +25,8 @@ from streamd.http.admin import (
     tokens,
 )
 from streamd.http.openapi import (
-    backup_docs,
     bucket_docs,
     limit_docs,
-    log_docs,
     node_docs,
     snapshot_docs,
     stream_docs,
@@ -204,8 +202,8 @@ OPERATIONS: tuple[Route, ...] = (
     _cold("flush", node_docs.FLUSH),
     _cold("gc", node_docs.GC),
     _cold("scrub", node_docs.SCRUB),
-    *_report("/cluster/log-head", log_heads.newest, log_docs.HEAD),
-    _order("/cluster/log-key/rotate", log_heads.rotate_key, log_docs.ROTATE),
+    *_report("/cluster/log-head", log_heads.newest, node_docs.LOG_HEAD),
+    _order("/cluster/log-key/rotate", log_heads.rotate_key, node_docs.ROTATE_LOG_KEY),
     _order("/cluster/snapshot", cluster.compact, node_docs.COMPACT),
     _members(Add, node_docs.ADD),
     _members(Promote, node_docs.PROMOTE),
@@ -220,12 +218,12 @@ OPERATIONS: tuple[Route, ...] = (
     *_report("/cluster/limits", limits.list_all, limit_docs.LIST),
     *_limits("buckets", "bucket"),
     *_limits("identities", "identity"),
-    _admin("POST", "/cluster/backup", backups.begin, backup_docs.BEGIN),
+    _admin("POST", "/cluster/backup", backups.begin, node_docs.BEGIN_BACKUP),
     *_get(
         Path("/cluster/backup/{backup}/{number}"),
         Handler(backups.saved),
         needs.admin,
-        backup_docs.OBJECT,
+        node_docs.BACKUP_OBJECT,
     ),
-    _admin("DELETE", "/cluster/backup/{backup}", backups.end, backup_docs.END),
+    _admin("DELETE", "/cluster/backup/{backup}", backups.end, node_docs.END_BACKUP),
 )

@@ -17,8 +17,7 @@ def fault(message: Message) -> str | None:
         case AppendRequest():
             return _append_fault(message)
         case Heartbeat(commit_index=commit_index, last_index=last_index):
-            # The builds before 0.1.0 do not say how far their log reaches.
-            if last_index and commit_index > last_index:
+            if commit_index > last_index:
                 return "it has committed more than its log holds"
     return None
 

@@ -1,4 +1,5 @@
-"""For operators: health, metrics, the cluster, the cold store, and this document."""
+"""For operators: health, metrics, the cluster, the cold store, heads of the log, backups, and this
+document."""
 
 from __future__ import annotations
 
@@ -148,3 +149,77 @@ REMOVE = _admin_command(
     ("404 NOT_A_MEMBER", "409 LAST_VOTER", *_TRANSFER, *_CHANGE),
 )
 TRANSFER = _admin_command("Transfer", "Transfer leadership", _TRANSFER, required=False)
+
+LOG_HEAD = Operation(
+    "logHead",
+    "The signed head of the tree over the archived log",
+    {
+        200: Reply(
+            "A signed note, and the keys.",
+            ("Cache-Control",),
+            json_content(ref("schemas", "PublishedHead")),
+        )
+    },
+    (
+        "400 INVALID_REQUEST",
+        "404 NO_COLD_STORE",
+        "409 NO_LOG_HEAD",
+        "500 COLD_DATA_DAMAGED",
+        "503 COLD_UNAVAILABLE",
+    ),
+    ("since",),
+    description=(
+        "From this node's own state, signed with this node's key. The first of the `keys` is the "
+        "cluster's first one, and each vouches for the next."
+    ),
+)
+ROTATE_LOG_KEY = Operation(
+    "rotateLogKey",
+    "Replace the key with which this node signs heads of the log",
+    {200: Reply("The new key.", ("Cache-Control",), json_content(ref("schemas", "PublishedKey")))},
+    (
+        "404 NO_COLD_STORE",
+        "409 TOO_MANY_LOG_KEYS",
+        "503 UNAVAILABLE",
+        "503 OUTCOME_UNKNOWN",
+    ),
+    body=_EMPTY,
+    description="The present key vouches for the new one.",
+)
+
+_BACKUP = json_content(
+    {
+        "type": "object",
+        "required": ["backup", "cluster_id", "index", "time_ms"],
+        "properties": {
+            "backup": {"type": "string"},
+            "cluster_id": {"type": "string"},
+            "index": {"type": "integer", "minimum": 0},
+            "time_ms": {"type": "integer"},
+        },
+        "additionalProperties": False,
+    }
+)
+BEGIN_BACKUP = Operation(
+    "beginBackup",
+    "Begin a backup of this node as of now",
+    {201: Reply("It has begun.", ("Cache-Control",), _BACKUP)},
+    ("409 BACKUP_IN_PROGRESS", "409 HAS_COLD_STORE", "503 UNAVAILABLE"),
+    description="`streamd backup save` does all of this.",
+)
+BACKUP_OBJECT = Operation(
+    "backupObject",
+    "The next object of a backup, or the last one again",
+    {
+        200: Reply(
+            "A MessagePack map: `name`, below the cluster's folder, `content`, and `is_last`.",
+            ("Vary?", "Content-Encoding?"),
+            {"application/vnd.msgpack": {"schema": {}}},
+        )
+    },
+    ("404 BACKUP_NOT_FOUND", "500 RESPONSE_TOO_LARGE"),
+    ("Accept-Encoding",),
+)
+END_BACKUP = Operation(
+    "endBackup", "End a backup", {204: Reply("It is.")}, ("404 BACKUP_NOT_FOUND",)
+)
