@@ -23,7 +23,7 @@ LAYERS = (
     {"storage", "objectstore", "transport"},
     {"config"},
     {"credentials"},
-    {"group"},
+    {"group", "inspection"},
     {"audit_trail", "cluster", "tiering"},
     {"backup"},
     {"node"},

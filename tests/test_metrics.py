@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamd.process.metrics import Histogram, Metrics
+from streamd.process.metrics import Histogram, Metrics, RecentCounts
 
 
 def _samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -67,3 +67,28 @@ def test_a_metric_whose_labels_say_something_is_always_one() -> None:
     metrics.info("build", "The release.", {"version": "0.2.0", "python": "3.11.7"})
     samples = _samples(metrics)
     assert samples["streamd_build_info", (("python", "3.11.7"), ("version", "0.2.0"))] == 1
+
+
+def test_recent_counts_are_those_of_the_last_minutes() -> None:
+    histogram = Histogram((1, 2))
+    recent = RecentCounts(histogram)
+    assert recent.since(60) == [0, 0, 0]
+    histogram.observe(1)
+    assert recent.since(1) == recent.since(60) == [1, 0, 0]
+    for _ in range(2):
+        recent.note()
+    histogram.observe(9)
+    assert recent.since(1) == [0, 0, 1]
+    assert recent.since(60) == [1, 0, 1]
+    for _ in range(61):
+        recent.note()
+    assert recent.since(1) == [0, 0, 0]
+    assert recent.since(60) == [0, 0, 0]
+
+
+def test_a_share_of_the_observations_is_within_a_bound() -> None:
+    histogram = Histogram((1, 2, 4))
+    assert histogram.within([99, 1, 0, 0], 0.99) == 1
+    assert histogram.within([98, 2, 0, 0], 0.99) == 2
+    assert histogram.within([0, 0, 1, 0], 0.99) == 4
+    assert histogram.within([0, 0, 0, 1], 0.99) is None

@@ -62,10 +62,11 @@ from streamd.http.queue_levels import queue_levels
 from streamd.http.sockets.descriptors import allowed_connections
 from streamd.http.streams.live import Hub
 from streamd.http.streams.service import Service
+from streamd.inspection.disks import DiskSpace, disk_space
 from streamd.node import cold_status, status
-from streamd.node.disk_guard import DiskSpace, disk_space
 from streamd.node.leader_operations import LeaderOperations
 from streamd.node.node import Node, wall_clock_ms
+from streamd.node.reports import NodeReports
 from streamd.process.cures import cure_of_address, with_cure
 from streamd.process.exits import errors_in
 from streamd.process.logs import suppressed_lines
@@ -272,8 +273,11 @@ class App:
             publish_every_s=config.heads.publish_every_s,
         )
         self._leader_operations = LeaderOperations(self.node)
+        self._reports = NodeReports(
+            self.node, config, self._leader_operations, clock_ms=environment.clock_ms
+        )
         if self.cluster is not None:
-            self.cluster.operate = self._leader_operations.operate
+            self.cluster.operate = self._reports.operate
         self.hub.export(self.metrics)
         text = "Log lines suppressed by the rate limit."
         self.metrics.gauge("log_suppressed", text, suppressed_lines)
@@ -310,7 +314,9 @@ class App:
         """What answers operators."""
         held = partial(queue_levels, self.service, self._doors)
         secrets = self._environment.secrets
-        ops = create_ops_app(self.metrics, self.node, self._leader_operations, secrets, held)
+        ops = create_ops_app(
+            self.metrics, self.node, self._leader_operations, self._reports, secrets, held
+        )
 
         async def operate(request: Request) -> Response:
             return await call_asgi(ops, request)  # type: ignore[arg-type]

@@ -10,8 +10,11 @@ from random import Random
 import pytest
 import trio
 
+from streamd.config.settings import Config
 from streamd.http.ops import create_ops_app
 from streamd.node.leader_operations import LeaderOperations
+from streamd.node.node import wall_clock_ms
+from streamd.node.reports import NodeReports
 from tests.sim.network import Port, address_of
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, all_ready, play, wait_until
@@ -19,7 +22,9 @@ from tests.support.machines import Machine, Machines, all_ready, play, wait_unti
 
 async def readiness(machine: Machine) -> dict[str, int]:
     """The status of each probe."""
-    app = create_ops_app(machine.metrics, machine.node, LeaderOperations(machine.node), Random(1))
+    operations = LeaderOperations(machine.node)
+    reports = NodeReports(machine.node, Config(), operations, clock_ms=wall_clock_ms)
+    app = create_ops_app(machine.metrics, machine.node, operations, reports, Random(1))
     found = {}
     for probe in ("local", "cluster"):
         response = await app.test_client().get(f"/readyz/{probe}")

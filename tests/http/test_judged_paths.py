@@ -123,7 +123,7 @@ async def test_the_key_that_is_judged_is_the_key_that_is_served(tmp_path: Path, 
 def test_an_operation_needs_what_the_rule_that_answers_it_needs() -> None:
     """Escapes are not decoded on the way to the operations app, or would need all."""
     random = Random(SEED)
-    rules = create_ops_app(Metrics(), None, None, random).url_map  # type: ignore[arg-type]
+    rules = create_ops_app(Metrics(), None, None, None, random).url_map  # type: ignore[arg-type]
     adapter, seen = rules.bind("x"), set()
     declared = {
         (re.sub(r"{(\w+)}", r"<\1>", one.path.template), one.method): (

@@ -16,10 +16,13 @@ from typing import Any, get_args
 
 import jsonschema_rs
 
+from streamd.config.settings import Config
 from streamd.http.ops import create_ops_app
 from streamd.http.protocol.routing import BadPath, Target
 from streamd.http.router import describe, find
 from streamd.node.leader_operations import LeaderOperations
+from streamd.node.node import wall_clock_ms
+from streamd.node.reports import NodeReports
 from streamd.process.metrics import Metrics
 from streamd.protocol import headers as table
 from streamd.protocol.problems import Problem
@@ -163,7 +166,8 @@ def test_every_kind_of_route_is_a_path_and_has_the_methods_that_are_answered() -
 async def test_every_route_of_the_operations_app_is_a_path(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         operations = LeaderOperations(server.node)
-        app = create_ops_app(Metrics(), server.node, operations, Random(1))
+        reports = NodeReports(server.node, Config(), operations, clock_ms=wall_clock_ms)
+        app = create_ops_app(Metrics(), server.node, operations, reports, Random(1))
         rules = app.url_map.iter_rules()
         served: dict[str, set[str]] = {}
         for rule in rules:

@@ -20,7 +20,8 @@ from streamd.group.proposals import (
     encode_proposals,
     outcome_in,
 )
-from streamd.node.disk_guard import DEFAULT_MIN_FREE_BYTES, DiskGuard, DiskSpace
+from streamd.inspection.disks import DiskSpace
+from streamd.node.disk_guard import DiskGuard
 from streamd.node.node import Node
 from streamd.streams.commands import Delete, Result
 from tests.sim.runtime import run_virtually
@@ -100,7 +101,7 @@ async def test_a_disk_that_cannot_be_looked_at_changes_nothing(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("configured", "total", "expected"),
     [
-        (None, 10**12, DEFAULT_MIN_FREE_BYTES),
+        (None, 10**12, 256 * _MIB),
         (None, 160 * _MIB, 10 * _MIB),
         (5, 160 * _MIB, 5),
         (200 * _MIB, 160 * _MIB, 200 * _MIB),

@@ -55,7 +55,7 @@ class RequestKind(IntEnum):
     ARCHIVE = 5  # payload: the archive's end; archive what follows, and answer the new end
     OPEN_SESSION = 6  # payload: a process's nonce; the answer: the node's session
     PACKAGE = 7  # payload: a numbered package to propose; the answer: its outcomes
-    OPERATE = 8  # payload: the name of an operation, for the leader; the answer: its answer
+    OPERATE = 8  # payload: the name of the leader's operation, or of a report; its answer
     LOG_KEY = 9  # payload: empty; the answer: the node's key. Or a key; the answer: who vouches
 
 
@@ -116,7 +116,7 @@ class Cluster:
         self._farewell_s = 2 * config.election_timeout_ms / 1000
         self.refused_requests = 0
         self.member: Member | None = None
-        # Carries out what a peer asks of this node as the leader.
+        # Carries out what a peer asks of this node as the leader, or about itself.
         self.operate: Callable[[bytes], Awaitable[bytes]] | None = None
         defaults = Limits()
         packet_bytes = max(defaults.max_packet_bytes, max_body_bytes + _OVERHEAD_BYTES)
@@ -383,11 +383,11 @@ class Cluster:
         """Ask a member for its key, or to vouch for this node's. Raises as `forward` does."""
         return await self._ask(peer_id, RequestKind.LOG_KEY, payload)
 
-    async def ask_to_operate(self, leader_id: int, payload: bytes) -> bytes | None:
-        """Send the leader an operation; None if its release does not know that. Raises as `forward`
-        does."""
+    async def ask_to_operate(self, member: int, payload: bytes) -> bytes | None:
+        """Send the leader an operation, or a member the name of a report; None if its release does
+        not know that. Raises as `forward` does."""
         try:
-            return await self._ask(leader_id, RequestKind.OPERATE, payload)
+            return await self._ask(member, RequestKind.OPERATE, payload)
         except Unavailable as error:
             refused = error.__cause__
             if (
@@ -449,6 +449,10 @@ class Cluster:
     def connections(self) -> Mapping[int, PeerConnection]:
         """The connection to each peer, by node id."""
         return self.transport.peers()
+
+    def is_dialled_by(self, node_id: int) -> bool:
+        """Whether a node has a connection to this one that it dialled itself."""
+        return self.transport.is_dialled_by(node_id)
 
     def client_address_of(self, node_id: int) -> str | None:
         """The address at which clients reach a member."""

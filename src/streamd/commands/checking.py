@@ -24,6 +24,7 @@ from streamd.config.loading import load
 from streamd.config.names import injected_variables
 from streamd.config.settings import Config, ConfigError, split_address
 from streamd.http.door.listeners import server_tls
+from streamd.inspection.files import secret_files
 from streamd.objectstore.errors import ColdError
 from streamd.process.addresses import is_loopback
 from streamd.process.exits import EXIT_REFUSED
@@ -53,10 +54,10 @@ def check(file: Path | None, flags: Flags, as_json: bool) -> None:
     found: Config | None = None
     try:
         found = load(file, os.environ, flags)
-        faults = list(_faults(found))
+        faults = list(faults_of(found))
     except ConfigError as error:
         faults = [str(error)]
-    warnings = [] if found is None else list(_warnings(found))
+    warnings = [] if found is None else [*_open_files(found), *warnings_of(found)]
     effective = None if found is None else _without_secrets(msgspec.to_builtins(found))
     if as_json:
         told = {"ok": not faults, "errors": faults, "warnings": warnings, "config": effective}
@@ -73,7 +74,7 @@ def check(file: Path | None, flags: Flags, as_json: bool) -> None:
         sys.exit(EXIT_REFUSED)
 
 
-def _faults(config: Config) -> Iterator[str]:
+def faults_of(config: Config) -> Iterator[str]:
     """Why a node could not start, as far as files and addresses tell."""
     data_dir = Path(config.server.data_dir)
     admin = config.admin_server
@@ -87,7 +88,7 @@ def _faults(config: Config) -> Iterator[str]:
         lambda: config.cold.backend != "none" and open_object_store(config.cold, data_dir),
         lambda: _check_authorities(config.cold.s3_ca),
         lambda: open_targets(config.heads, config.cold, in_thread),
-        *(_resolves(key, address) for key, address in _listeners(config).items()),
+        *(_resolves(key, address) for key, address in listeners_of(config).items()),
     ]
     for one in checks:
         try:
@@ -111,7 +112,8 @@ def _check_authorities(file: str | None) -> None:
         raise ConfigError(f"cold.s3_ca: {file}: {error}") from None
 
 
-def _listeners(config: Config) -> dict[str, str]:
+def listeners_of(config: Config) -> dict[str, str]:
+    """The addresses at which a node listens, by the configuration's keys."""
     found = {"server.listen": config.server.listen}
     if config.admin.listen is not None:
         found["admin.listen"] = config.admin.listen
@@ -135,7 +137,7 @@ def _resolves(key: str, address: str) -> Callable[[], None]:
 
 def _shared_ports(config: Config) -> Iterator[str]:
     seen: dict[tuple[str, int], str] = {}
-    for key, listen in _listeners(config).items():
+    for key, listen in listeners_of(config).items():
         address = split_address(key, listen)
         if address[1] and address in seen:
             yield f"{key}: {listen} is also the address of {seen[address]}"
@@ -156,15 +158,16 @@ def _unusable(key: str, path: Path, *, is_file: bool = False) -> Iterator[str]:
         yield f"{key}: {existing} is not writable for this user"
 
 
-def _warnings(config: Config) -> Iterator[str]:
-    """What a node would start with nevertheless."""
-    server, cluster = config.server, config.cluster
-    keys = {"server.tls_key": server.tls_key, "cluster.tls_key": cluster.tls_key}
-    keys["cluster.secret_file"] = cluster.secret_file
-    keys["heads.token_file"] = config.heads.token_file
-    for key, file in keys.items():
-        if file is not None and Path(file).exists() and is_open_to_others(Path(file)):
+def _open_files(config: Config) -> Iterator[str]:
+    """Files with secrets that other users of the machine may read."""
+    for key, file in secret_files(config).items():
+        if file.exists() and is_open_to_others(file):
             yield f"{key}: {file} is readable by other users of this machine: run chmod go= on it"
+
+
+def warnings_of(config: Config) -> Iterator[str]:
+    """What a node would start with nevertheless, besides the modes of its files."""
+    server, cluster = config.server, config.cluster
     if cluster.insecure:
         yield "cluster.insecure: anyone who reaches the peers' port can act as any node"
     if config.auth.mode == "none" and not is_loopback(server.listen_address[0]):

@@ -29,6 +29,7 @@ _ELSEWHERE = {
     "completion": "streamd.commands.completion:completion",
     "create": "streamd.commands.managing:create",
     "delete": "streamd.commands.managing:delete",
+    "doctor": "streamd.commands.doctor.command:doctor",
     "fork": "streamd.commands.managing:fork",
     "head": "streamd.commands.managing:head",
     "limits": "streamd.commands.limits:limits",

@@ -25,7 +25,7 @@ from streamd.http.door.front_door import FrontDoor
 from streamd.http.door.listeners import hold_ports, listen, server_tls
 from streamd.process.addresses import is_loopback
 from streamd.process.cures import cure_of_address
-from streamd.process.event_loop import keep_on_time, seldom_collecting
+from streamd.process.event_loop import keep_on_time, note_each_minute, seldom_collecting
 from streamd.process.privacy import close_to_others, is_open_to_others
 from streamd.process.threads import in_thread
 
@@ -92,6 +92,7 @@ async def _serve_clients(
     """Serve until a signal has drained all clients. All TLS follows its files meanwhile."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_on_time, app.metrics)
+        nursery.start_soon(note_each_minute, app.metrics)
         if app.config.server.workers == 1:
             ready()
             door = app.front_door()

@@ -21,6 +21,7 @@ from streamd.http.admin import (
     debugging,
     limits,
     log_heads,
+    nodes,
     signing,
     tokens,
 )
@@ -196,6 +197,12 @@ OPERATIONS: tuple[Route, ...] = (
     *_probe("/openapi.json", cluster.openapi, node_docs.OPENAPI),
     *_report("/cluster/status", cluster.report_status, node_docs.STATUS),
     *_report("/cluster/cold", cluster.report_cold, node_docs.COLD),
+    *_get(
+        Path("/cluster/nodes/{node}"),
+        Handler(nodes.report_facts),
+        needs.operate("cluster/nodes"),
+        node_docs.FACTS,
+    ),
     *_report("/cluster/debug/tasks", debugging.tasks, node_docs.TASKS),
     *_report("/cluster/debug/memory", debugging.memory, node_docs.MEMORY),
     *_report("/cluster/debug/profile", debugging.profile, node_docs.PROFILE),

@@ -10,39 +10,24 @@ write waits for it. What comes in between is bounded by what the disk can write 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import structlog
 import trio
 
 from streamd.config.settings import StorageConfig
 from streamd.group.admission import Admission
+from streamd.inspection.disks import DiskSpace, disk_space, low_bytes
 from streamd.process.metrics import Metrics
 from streamd.process.threads import RunBlocking
 
 INTERVAL_S = 0.5
-DEFAULT_MIN_FREE_BYTES = 256 * 1024 * 1024
-_SMALL_SHARE = 16
 # Writes go on at an eighth above the limit: at the limit itself they would stop and go.
 _HYSTERESIS = 8
 
 log = structlog.get_logger("streamd.storage")
-
-
-class DiskSpace(NamedTuple):
-    """Space of a file system in bytes; `free` is what an unprivileged process may still use."""
-
-    free: int
-    total: int
-
-
-def disk_space(path: Path) -> DiskSpace:
-    """The space of the file system that `path` is on. Blocks. Raises `OSError`."""
-    found = os.statvfs(path)
-    return DiskSpace(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
 
 class DiskGuard:
@@ -89,7 +74,7 @@ class DiskGuard:
             return
         self.free_bytes = free
         if self._configured is None:
-            self.min_free_bytes = min(DEFAULT_MIN_FREE_BYTES, total // _SMALL_SHARE)
+            self.min_free_bytes = low_bytes(None, total)
         self._judge(free)
 
     async def watch(self) -> NoReturn:

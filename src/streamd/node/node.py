@@ -28,8 +28,9 @@ from streamd.group.peers import ChangeListener, NoPeers
 from streamd.group.proposals import Unavailable
 from streamd.group.reclaim import reclaim_forever
 from streamd.group.stores import Stores, open_core
+from streamd.inspection.disks import DiskSpace, disk_space
 from streamd.node.blobs import Blobs
-from streamd.node.disk_guard import DiskGuard, DiskSpace, disk_space
+from streamd.node.disk_guard import DiskGuard
 from streamd.node.foresight import Foresight
 from streamd.node.position_lookup import PositionLookup
 from streamd.node.prover import Prover

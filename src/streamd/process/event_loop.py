@@ -17,7 +17,7 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, NoReturn
 
 import trio
 
@@ -25,6 +25,7 @@ from streamd.process.metrics import Metrics
 
 # How often the loop's lag is measured.
 _INTERVAL_S = 0.1
+_MINUTE_S = 60.0
 # The loop rests if it worked for less than this part of the last interval.
 _REST = 0.05
 # Objects allocated and not freed before the young ones are looked through, and how often that is
@@ -81,3 +82,10 @@ async def keep_on_time(metrics: Metrics) -> None:
             begun = time.perf_counter()
             gc.collect()
             took_s, collected_at = time.perf_counter() - begun, now
+
+
+async def note_each_minute(metrics: Metrics) -> NoReturn:
+    """Note once a minute how long synced writes took, so that the last hour can be shown."""
+    while True:
+        await trio.sleep(_MINUTE_S)
+        metrics.recent_fsyncs.note()

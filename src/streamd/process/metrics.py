@@ -8,6 +8,7 @@ added.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -20,6 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_HOUR_MINUTES = 60
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 _Labelled = tuple[
@@ -57,6 +59,16 @@ class Histogram:
         self.counts, self.total = [0] * len(self.counts), 0.0
         return taken
 
+    def within(self, counts: Sequence[int], share: float) -> float | None:
+        """The bound to which this share of so many observations kept; None if it is above all
+        bounds. There must be an observation."""
+        wanted, below = share * sum(counts), 0
+        for bound, count in zip(self.bounds, counts, strict=False):
+            below += count
+            if below >= wanted:
+                return bound
+        return None
+
     def family(self, name: str, text: str) -> HistogramMetricFamily:
         buckets: list[tuple[str, float]] = []
         below = 0
@@ -66,6 +78,24 @@ class Histogram:
         return HistogramMetricFamily(name, text, buckets=buckets, sum_value=self.total)
 
 
+class RecentCounts:
+    """What a histogram has counted lately: its counts are noted once a minute, and kept for an
+    hour. So a minute more or less is in what it says."""
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+        self._noted: deque[list[int]] = deque([list(histogram.counts)], maxlen=_HOUR_MINUTES + 1)
+
+    def note(self) -> None:
+        """Call it once a minute."""
+        self._noted.append(list(self._histogram.counts))
+
+    def since(self, minutes: int) -> list[int]:
+        """Counts of the last minutes and the one that has begun, or since the start."""
+        before = self._noted[max(0, len(self._noted) - 1 - minutes)]
+        return [now - then for now, then in zip(self._histogram.counts, before, strict=True)]
+
+
 class Metrics:
     """Everything that one node counts; gauges are functions that are called at scrape time."""
 
@@ -73,6 +103,7 @@ class Metrics:
         self.requests: dict[tuple[str, str, int], int] = {}
         self.append_latency = Histogram(_SECONDS)
         self.fsync_latency = Histogram(_SECONDS)
+        self.recent_fsyncs = RecentCounts(self.fsync_latency)
         self.commit_batch = Histogram(_COUNTS)
         self.loop_lag = Histogram(_SECONDS)
         self.gc_pause = Histogram(_SECONDS)

@@ -283,3 +283,7 @@ class Transport:
     def peers(self) -> dict[int, PeerConnection]:
         """The state of the connection to each dialled peer whose id is known."""
         return {peer_id: link.status() for peer_id, link in sorted(self._peers.items())}
+
+    def is_dialled_by(self, peer_id: int) -> bool:
+        """Whether the peer has a connection to this node that it dialled itself."""
+        return self._acceptor.has_session(peer_id)

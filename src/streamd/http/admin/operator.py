@@ -15,6 +15,7 @@ from streamd.http.protocol.messages import Response
 from streamd.http.protocol.refusals import OPERATORS_REFUSALS, answer_to
 from streamd.node.leader_operations import LeaderOperations
 from streamd.node.node import Node
+from streamd.node.reports import NodeReports
 from streamd.process.diagnostics import FillLevel, Profiler
 from streamd.process.metrics import Metrics
 
@@ -27,13 +28,15 @@ P = ParamSpec("P")
 class Operator:
     """A node and its process.
 
-    `leader` takes orders for the cluster's leader, `random` makes the secrets of tokens, and `held`
-    says how full queues and caches are. `document` is the OpenAPI document, and `scopes_of` says
-    what a request with a method and a raw path needs, None if it is for no stream or bucket.
+    `leader` takes orders for the cluster's leader, and `reports` are those of its members. `random`
+    makes the secrets of tokens, and `held` says how full queues and caches are. `document` is the
+    OpenAPI document, and `scopes_of` says what a request with a method and a raw path needs, None
+    if it is for no stream or bucket.
     """
 
     node: Node
     leader: LeaderOperations
+    reports: NodeReports
     metrics: Metrics
     random: Random
     held: Callable[[], Mapping[str, FillLevel]]

@@ -97,6 +97,13 @@ COLD = _report(
     ("400 INVALID_REQUEST", "404 NO_COLD_STORE"),
     ("at",),
 )
+FACTS = _report(
+    "nodeFacts",
+    "What a member knows about itself and its machine, for `streamd doctor`",
+    "The report, or the `error` that prevented it; when it was asked for and answered.",
+    _OBJECT,
+    ("400 INVALID_REQUEST", "404 NOT_A_MEMBER"),
+)
 TASKS = _report(
     "tasks",
     "The tasks of this node's process, and where each waits",

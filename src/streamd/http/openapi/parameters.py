@@ -52,6 +52,7 @@ _PATH: dict[str, tuple[Json, str, str]] = {
             f"and the / between them have at most {MAX_BUCKETED_BYTES} bytes."
         ),
     ),
+    "node": ({"type": "integer", "minimum": 1}, "1", "The id of a member of the cluster."),
     "backup": ({"type": "string"}, "0" * 32, "The id of a backup."),
     "number": ({"type": "integer", "minimum": 0}, "0", "Objects count from 0."),
     "token": ({"type": "string"}, "ci", "A token's id or name."),

@@ -20,14 +20,20 @@ _PEERS = 192
 log = structlog.get_logger("streamd.http")
 
 
+def needed_descriptors(connections: int, *, clustered: bool, others: int = 0) -> int:
+    """How many descriptors a process needs for so many connections of clients, and `others` of
+    other listeners."""
+    return (connections + _own(clustered, others)) * _TABLES_SHARE // (_TABLES_SHARE - 1) + 1
+
+
 def allowed_connections(wanted: int, *, clustered: bool, others: int = 0) -> int:
     """At most `wanted`; less, and at least 1, where the system grants fewer descriptors. `others`
     are connections of other listeners.
 
     First raises the process's own limit as far as allowed.
     """
-    own = _OWN + (_PEERS if clustered else 0) + others
-    granted = _raise_limit((wanted + own) * _TABLES_SHARE // (_TABLES_SHARE - 1) + 1)
+    own = _own(clustered, others)
+    granted = _raise_limit(needed_descriptors(wanted, clustered=clustered, others=others))
     allowed = max(1, min(wanted, granted - granted // _TABLES_SHARE - own))
     if allowed < wanted:
         log.warning(
@@ -37,6 +43,10 @@ def allowed_connections(wanted: int, *, clustered: bool, others: int = 0) -> int
             allowed=allowed,
         )
     return allowed
+
+
+def _own(clustered: bool, others: int) -> int:
+    return _OWN + (_PEERS if clustered else 0) + others
 
 
 def _raise_limit(needed: int) -> int:
