@@ -274,7 +274,11 @@ class App:
         )
         self._leader_operations = LeaderOperations(self.node)
         self._reports = NodeReports(
-            self.node, config, self._leader_operations, clock_ms=environment.clock_ms
+            self.node,
+            config,
+            self._leader_operations,
+            clock_ms=environment.clock_ms,
+            held=lambda: queue_levels(self.service, self._doors),
         )
         if self.cluster is not None:
             self.cluster.operate = self._reports.operate
@@ -312,10 +316,9 @@ class App:
 
     def _operations(self) -> Callable[[Request], Awaitable[Response]]:
         """What answers operators."""
-        held = partial(queue_levels, self.service, self._doors)
         secrets = self._environment.secrets
         ops = create_ops_app(
-            self.metrics, self.node, self._leader_operations, self._reports, secrets, held
+            self.metrics, self.node, self._leader_operations, self._reports, secrets
         )
 
         async def operate(request: Request) -> Response:

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
@@ -222,6 +223,31 @@ def look(scene: Scene) -> None:
         assert b"INVALID_TOKEN" in trail.content
 
 
+def examine(scene: Scene) -> dict[str, bytes]:
+    """What the doctor prints, and each file of a bundle of all nodes."""
+    file = scene.directory / "bundle.tar.gz"
+    given = {**os.environ, "STREAMD_TOKEN": scene.secrets["root token"]}
+    found: dict[str, bytes] = {}
+    for command in (["doctor"], ["debug", "bundle", "-o", str(file)]):
+        ran = subprocess.run(
+            [sys.executable, "-m", "streamd", *command, "--url", scene.nodes[0].url],
+            env=given,
+            capture_output=True,
+            timeout=120,
+        )
+        found[command[0]] = ran.stdout + ran.stderr
+    with tarfile.open(file) as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            assert content is not None
+            found[f"bundle: {member.name}"] = content.read()
+    for node in scene.nodes:
+        for report in ("config.json", "log.txt", "metrics.txt", "profile.txt"):
+            assert found[f"bundle: node-{node.node_id}/{report}"], report
+    assert b"store.access" in found["doctor"]
+    return found
+
+
 def store(scene: Scene) -> None:
     """Let state, log and archive reach the cold store."""
     one, two = scene.nodes
@@ -321,11 +347,12 @@ def test_no_secret_is_in_anything_that_a_node_writes_or_says(scene: Scene) -> No
     misuse(scene)
     store(scene)
     look(scene)
+    places = examine(scene)
     for node in scene.nodes:
         assert node.stop() == 0
         node.start()
     scene.cluster.wait_ready()
-    places: dict[str, bytes] = {"objects": objects_of(scene), "commands": restore(scene)}
+    places |= {"objects": objects_of(scene), "commands": restore(scene)}
     break_all(scene)
     places |= {f"log of node {node.node_id}": node.output.encode() for node in scene.nodes}
     places["answers"] = b"\n".join(scene.answers)

@@ -78,6 +78,7 @@ CASES = [
     Case("GET", "/cluster/status", ["operate:cluster/status"]),
     Case("GET", "/cluster/cold", ["operate:cluster/cold"]),
     Case("GET", "/cluster/nodes/1", ["operate:cluster/nodes"]),
+    Case("GET", "/cluster/debug/nodes/1/log", ["operate:cluster/debug/nodes"]),
     Case("GET", "/cluster/debug/tasks", ["operate:cluster/debug/tasks"]),
     Case("GET", "/cluster/debug/memory", ["operate:cluster/debug/memory"]),
     Case("GET", "/cluster/debug/profile?seconds=0", ["operate:cluster/debug/profile"]),

@@ -14,7 +14,6 @@ from random import Random
 from typing import Any
 
 import click
-import msgspec
 
 from streamd.app import identity_provider, listed_certificates, peer_credentials, peer_tls
 from streamd.backup.publishing import open_targets
@@ -22,6 +21,7 @@ from streamd.commands.node_options import Flags, node_options
 from streamd.commands.options import json_option
 from streamd.config.loading import load
 from streamd.config.names import injected_variables
+from streamd.config.redacted import without_secrets
 from streamd.config.settings import Config, ConfigError, split_address
 from streamd.http.door.listeners import server_tls
 from streamd.inspection.files import secret_files
@@ -29,12 +29,9 @@ from streamd.objectstore.errors import ColdError
 from streamd.process.addresses import is_loopback
 from streamd.process.exits import EXIT_REFUSED
 from streamd.process.privacy import is_open_to_others
-from streamd.process.redaction import shown
 from streamd.process.threads import in_thread
 from streamd.tiering.async_store import open_object_store
 
-_SECRETS = {"root_token", "s3_access_key_id", "s3_secret_access_key", "s3_session_token"}
-_HIDDEN = "***"
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -58,7 +55,7 @@ def check(file: Path | None, flags: Flags, as_json: bool) -> None:
     except ConfigError as error:
         faults = [str(error)]
     warnings = [] if found is None else [*_open_files(found), *warnings_of(found)]
-    effective = None if found is None else _without_secrets(msgspec.to_builtins(found))
+    effective = None if found is None else without_secrets(found)
     if as_json:
         told = {"ok": not faults, "errors": faults, "warnings": warnings, "config": effective}
         print(json.dumps(told, indent=2))
@@ -174,18 +171,6 @@ def warnings_of(config: Config) -> Iterator[str]:
         yield "auth.mode = none: anyone who reaches the port may read, write and delete everything"
     for name in injected_variables(os.environ):
         yield f"the environment: {name} is ignored: Kubernetes has set it for a service"
-
-
-def _without_secrets(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: _hidden(key, value) for key, value in values.items()}
-
-
-def _hidden(key: str, value: Any) -> Any:
-    if isinstance(value, dict):
-        return _without_secrets(value)
-    if isinstance(value, str):
-        return _HIDDEN if key in _SECRETS else shown(value)
-    return value
 
 
 def _toml(values: dict[str, Any], section: str) -> Iterator[str]:

@@ -28,6 +28,7 @@ _ELSEWHERE = {
     "config": "streamd.commands.checking:config",
     "completion": "streamd.commands.completion:completion",
     "create": "streamd.commands.managing:create",
+    "debug": "streamd.commands.bundle:debug",
     "delete": "streamd.commands.managing:delete",
     "doctor": "streamd.commands.doctor.command:doctor",
     "fork": "streamd.commands.managing:fork",

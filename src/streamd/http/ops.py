@@ -6,7 +6,7 @@ Both adapters serve it by calling it as an ASGI application, with a `Request`.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
 from random import Random
 from typing import Any
@@ -23,7 +23,6 @@ from streamd.http.routes import OPERATIONS
 from streamd.node.leader_operations import LeaderOperations
 from streamd.node.node import Node
 from streamd.node.reports import NodeReports
-from streamd.process.diagnostics import FillLevel
 from streamd.process.metrics import Metrics
 from streamd.protocol.problems import Problem
 
@@ -44,17 +43,16 @@ def create_ops_app(
     operations: LeaderOperations,
     reports: NodeReports,
     random: Random,
-    held: Callable[[], Mapping[str, FillLevel]] = dict,
 ) -> QuartTrio:
     """The app over a node. `operations` are those of its cluster's leader, `reports` those of its
-    members. `random` makes the secrets of tokens; `held` says how full queues and caches are."""
+    members. `random` makes the secrets of tokens."""
     app = QuartTrio("streamd", static_folder=None)
     # No path has a second spelling here; werkzeug would redirect doubled slashes.
     app.url_map.merge_slashes = False
     # The adapters limit the size and the pace of bodies.
     app.config["MAX_CONTENT_LENGTH"] = app.config["BODY_TIMEOUT"] = None
 
-    operator = Operator(node, operations, reports, metrics, random, held, document, scopes_of)
+    operator = Operator(node, operations, reports, metrics, random, document, scopes_of)
     for route in OPERATIONS:
         # Quart answers HEAD by itself where there is a GET.
         if route.method != "HEAD":

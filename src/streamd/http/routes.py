@@ -206,6 +206,12 @@ OPERATIONS: tuple[Route, ...] = (
     *_report("/cluster/debug/tasks", debugging.tasks, node_docs.TASKS),
     *_report("/cluster/debug/memory", debugging.memory, node_docs.MEMORY),
     *_report("/cluster/debug/profile", debugging.profile, node_docs.PROFILE),
+    *_get(
+        Path("/cluster/debug/nodes/{node}/{report}"),
+        Handler(nodes.report_for_debugging),
+        needs.operate("cluster/debug/nodes"),
+        node_docs.NODE_REPORT,
+    ),
     _cold("flush", node_docs.FLUSH),
     _cold("gc", node_docs.GC),
     _cold("scrub", node_docs.SCRUB),

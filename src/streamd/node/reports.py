@@ -9,32 +9,37 @@ and of the answer by the clock of the node that asked, so that the clocks can be
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any
 
 import msgspec
 import trio
 
-from streamd import __version__
-from streamd.auth.tokens import shown_id
+from streamd.config.redacted import without_secrets
 from streamd.config.settings import Config
 from streamd.group.proposals import OutcomeUnknown, Unavailable
-from streamd.inspection.facts import EndingToken, NodeFacts, PeerFacts, StoreFacts, SyncFacts
-from streamd.inspection.ports import reach
-from streamd.inspection.survey import survey
+from streamd.node import cold_status, status
 from streamd.node.leader_operations import Found, LeaderOperations
 from streamd.node.node import Node
-from streamd.objectstore.errors import ColdError
-from streamd.process.threads import in_thread_or_left
+from streamd.node.own_facts import gather_facts
+from streamd.process.diagnostics import (
+    FillLevel,
+    ProfileInProgress,
+    Profiler,
+    memory_of_process,
+    task_tree,
+)
+from streamd.process.logs import last_lines
 
 FACTS = "facts"
+# Reports for operators who look into a node, by their names in paths. Those of `TEXTS` are texts,
+# in an object with the one field `text`.
+TEXTS = ("metrics", "log", "tasks", "profile")
+DEBUG_REPORTS = ("status", "cold", "config", "memory", *TEXTS)
+PROFILE_S = 5
 # Longer than a node takes to look at itself: its store and its peers may not answer.
 _TIMEOUT_S = 10.0
-_STORE_TIMEOUT_S = 5.0
-# Tokens that end within this time, and how many of them are shown.
-_SOON_MS = 30 * 24 * 3_600_000
-_MAX_TOKENS = 100
-_SHARE = 0.99
+# Between nodes: the leader's operations have some of these names.
+_PREFIX = "own-"
 
 _ENCODER = msgspec.json.Encoder()
 _FOUND = msgspec.json.Decoder(dict[str, Any])
@@ -44,14 +49,33 @@ class NodeReports:
     """The reports of this node and, over the peer port, of the other members."""
 
     def __init__(
-        self, node: Node, config: Config, leader: LeaderOperations, *, clock_ms: Callable[[], int]
+        self,
+        node: Node,
+        config: Config,
+        leader: LeaderOperations,
+        *,
+        clock_ms: Callable[[], int],
+        held: Callable[[], Mapping[str, FillLevel]] = dict,
     ) -> None:
-        """`leader` carries out what peers ask for that is not a report."""
+        """`leader` carries out what peers ask for that is not a report; `held` says how full queues
+        and caches are."""
         self._node = node
         self._config = config
         self._leader = leader
         self._clock_ms = clock_ms
-        self._handlers: Mapping[str, Callable[[], Awaitable[Found]]] = {FACTS: self._facts}
+        self._held = held
+        self.profiler = Profiler()
+        self._handlers: Mapping[str, Callable[[], Awaitable[Found]]] = {
+            FACTS: self._facts,
+            "status": self._status,
+            "cold": self._cold,
+            "config": self._redacted_config,
+            "memory": self._memory,
+            "metrics": self._metrics,
+            "log": self._log,
+            "tasks": self._tasks,
+            "profile": self._profile,
+        }
 
     def is_member(self, node_id: int) -> bool:
         """Whether a node is a member of the cluster, so far as this one knows; it is one itself."""
@@ -79,10 +103,15 @@ class NodeReports:
     async def operate(self, payload: bytes) -> bytes:
         """Answer another node that asks for a report, or for an operation of the leader. Raises as
         `LeaderOperations.operate`."""
-        handler = self._handlers.get(payload.decode("latin-1"))
-        if handler is None:
+        name = payload.decode("latin-1")
+        handler = self._handlers.get(name.removeprefix(_PREFIX))
+        if handler is None or not name.startswith(_PREFIX):
             return await self._leader.operate(payload)
         return _ENCODER.encode(await handler())
+
+    def memory(self) -> Found:
+        """The memory of this process, and how full its queues and caches are."""
+        return memory_of_process(self._held())
 
     async def _fetch(self, node_id: int, name: str) -> Found:
         """Raises `Unavailable`, `OutcomeUnknown`."""
@@ -91,85 +120,40 @@ class NodeReports:
             return await self._handlers[name]()
         if node.cluster is None:
             raise Unavailable("this node has no peers")
-        answer = await node.cluster.ask_to_operate(node_id, name.encode())
+        answer = await node.cluster.ask_to_operate(node_id, f"{_PREFIX}{name}".encode())
         if answer is None:
             raise Unavailable("its release has no such report")
         return _FOUND.decode(answer)
 
-    # -- facts ------------------------------------------------------------------------------------
+    # -- of this node -----------------------------------------------------------------------------
 
     async def _facts(self) -> Found:
-        received_ms = self._clock_ms()
-        found: dict[str, Any] = {}
-
-        async def gather(field: str, look: Callable[[], Awaitable[Any]]) -> None:
-            found[field] = await look()
-
-        async with trio.open_nursery() as nursery:
-            # A disk that hangs must not hold up the answer, so the thread is left to itself.
-            look = partial(in_thread_or_left, survey, self._config)
-            nursery.start_soon(gather, "machine", look)
-            nursery.start_soon(gather, "peers", self._peers)
-            nursery.start_soon(gather, "store", self._store)
-        facts = NodeFacts(
-            node_id=self._node.group.view.node_id,
-            version=__version__,
-            received_ms=received_ms,
-            syncs=self._syncs(),
-            ending_tokens=self._ending_tokens(),
-            answered_ms=self._clock_ms(),
-            **found,
-        )
+        facts = await gather_facts(self._node, self._config, self._clock_ms)
         return _FOUND.decode(_ENCODER.encode(facts))
 
-    def _syncs(self) -> list[SyncFacts]:
-        metrics, found = self._node.metrics, []
-        for of, minutes in (("the last minute", 1), ("the last hour", 60)):
-            counts = metrics.recent_fsyncs.since(minutes)
-            p99_s = metrics.fsync_latency.within(counts, _SHARE) if any(counts) else None
-            found.append(SyncFacts(of, sum(counts), p99_s))
-        return found
+    async def _status(self) -> Found:
+        return status.report(self._node)
 
-    async def _peers(self) -> list[PeerFacts]:
-        cluster, view = self._node.cluster, self._node.group.view
-        if cluster is None:
-            return []
-        found: dict[int, PeerFacts] = {}
+    async def _cold(self) -> Found:
+        return await cold_status.report(self._node) or {}
 
-        async def look(node_id: int, peer_address: str, client_address: str) -> None:
-            connection = cluster.connections().get(node_id)
-            found[node_id] = PeerFacts(
-                node_id,
-                peer_address,
-                client_address,
-                dials=connection is not None and connection.connected,
-                is_dialled=cluster.is_dialled_by(node_id),
-                last_error="" if connection is None else connection.last_error,
-                clients_error=await reach(client_address),
-            )
+    async def _redacted_config(self) -> Found:
+        return without_secrets(self._config)
 
-        async with trio.open_nursery() as nursery:
-            for node_id, peer_address, client_address in view.configuration.addresses:
-                if node_id != view.node_id:
-                    nursery.start_soon(look, node_id, peer_address, client_address)
-        return [found[node_id] for node_id in sorted(found)]
+    async def _memory(self) -> Found:
+        return self.memory()
 
-    async def _store(self) -> StoreFacts | None:
-        tier = self._node.cold_tier
-        if tier is None:
-            return None
+    async def _metrics(self) -> Found:
+        return {"text": self._node.metrics.exposition().decode()}
+
+    async def _log(self) -> Found:
+        return {"text": last_lines()}
+
+    async def _tasks(self) -> Found:
+        return {"text": task_tree()}
+
+    async def _profile(self) -> Found:
         try:
-            await tier.cold.check(_STORE_TIMEOUT_S)
-        except ColdError as error:
-            return StoreFacts(tier.cold.place, str(error))
-        return StoreFacts(tier.cold.place)
-
-    def _ending_tokens(self) -> list[EndingToken]:
-        group = self._node.group
-        soon_ms = group.now_ms() + _SOON_MS
-        ending = sorted(
-            (token.expires_ms, token_id)
-            for token_id, token in group.state.tokens.items()
-            if token.expires_ms is not None and token.expires_ms < soon_ms
-        )
-        return [EndingToken(shown_id(token_id), at) for at, token_id in ending[:_MAX_TOKENS]]
+            return {"text": await self.profiler.profile(PROFILE_S)}
+        except ProfileInProgress:
+            raise Unavailable("another profile of the node is being taken") from None

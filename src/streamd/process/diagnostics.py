@@ -3,10 +3,13 @@ code only, and no values: they could be data of clients, or secrets."""
 
 from __future__ import annotations
 
+import gc
+import os
+import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -22,6 +25,7 @@ _MAX_DEPTH = 64
 _MAX_NAME = 100
 _OTHERS = "(others)"
 
+_RSS = re.compile(r"^(VmRSS|VmHWM):\s+(\d+) kB$", re.MULTILINE)
 _PACKAGE = Path(__file__).parents[1]
 _ROOT = f"{_PACKAGE.parent}/"
 
@@ -31,6 +35,24 @@ class FillLevel(NamedTuple):
 
     now: int
     limit: int
+
+
+def memory_of_process(held: Mapping[str, FillLevel]) -> dict[str, object]:
+    """The memory of this process, and how full queues and caches are."""
+    sizes = dict(_RSS.findall(Path("/proc/self/status").read_text()))
+    return {
+        "rss_bytes": int(sizes["VmRSS"]) * 1024,
+        "peak_rss_bytes": int(sizes["VmHWM"]) * 1024,
+        "tasks": trio.lowlevel.current_statistics().tasks_living,
+        "threads": threading.active_count(),
+        "open_files": len(os.listdir("/proc/self/fd")),
+        "gc": {
+            "counts": gc.get_count(),
+            "thresholds": gc.get_threshold(),
+            "generations": gc.get_stats(),
+        },
+        "held": {name: one._asdict() for name, one in sorted(held.items())},
+    }
 
 
 class ProfileInProgress(Exception):

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TextIO
 
@@ -25,6 +27,8 @@ from structlog.typing import EventDict, ExcInfo, Processor
 MAX_LINE_BYTES = 1024
 # A traceback shows a bug of ours: it takes more lines, or one long one in JSON.
 MAX_TRACEBACK_BYTES = 16 * 1024
+# How much of what was logged last is kept in memory.
+MAX_TAIL_BYTES = 256 * 1024
 # An event may have so many lines at once, and so many more in each second.
 BURST = 20
 PER_S = 1.0
@@ -71,7 +75,50 @@ class RateLimit(logging.Filter):
         return True
 
 
+class LogTail:
+    """The last lines that a process has logged, up to `MAX_TAIL_BYTES`, for operators who look into
+    it. Any thread may add to it."""
+
+    def __init__(self, max_bytes: int = MAX_TAIL_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._lines: deque[str] = deque()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def add(self, line: str) -> None:
+        """Keep a line, and forget the oldest ones that leave no room for it."""
+        with self._lock:
+            self._lines.append(line)
+            self._size += _size(line)
+            while self._size > self._max_bytes:
+                self._size -= _size(self._lines.popleft())
+
+    def text(self) -> str:
+        """All lines that are kept, the oldest first."""
+        with self._lock:
+            return "".join(f"{line}\n" for line in self._lines)
+
+
+def _size(line: str) -> int:
+    return len(line.encode(errors="backslashreplace")) + 1
+
+
+class _KeepingHandler(logging.StreamHandler[TextIO]):
+    """Writes lines, and keeps the last ones."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        _tail.add(line)
+        return line
+
+
 _rate_limit = RateLimit()
+_tail = LogTail()
+
+
+def last_lines() -> str:
+    """The last lines that this process has logged."""
+    return _tail.text()
 
 
 def suppressed_lines() -> int:
@@ -109,7 +156,7 @@ def set_up_logging(form: Literal["console", "json"], level: str, **everywhere: o
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _KeepingHandler(sys.stderr)
     handler.addFilter(_rate_limit)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from random import Random
 from typing import ParamSpec
@@ -16,7 +16,6 @@ from streamd.http.protocol.refusals import OPERATORS_REFUSALS, answer_to
 from streamd.node.leader_operations import LeaderOperations
 from streamd.node.node import Node
 from streamd.node.reports import NodeReports
-from streamd.process.diagnostics import FillLevel, Profiler
 from streamd.process.metrics import Metrics
 
 Answer = tuple[quart.Response, int]
@@ -29,9 +28,8 @@ class Operator:
     """A node and its process.
 
     `leader` takes orders for the cluster's leader, and `reports` are those of its members. `random`
-    makes the secrets of tokens, and `held` says how full queues and caches are. `document` is the
-    OpenAPI document, and `scopes_of` says what a request with a method and a raw path needs, None
-    if it is for no stream or bucket.
+    makes the secrets of tokens. `document` is the OpenAPI document, and `scopes_of` says what a
+    request with a method and a raw path needs, None if it is for no stream or bucket.
     """
 
     node: Node
@@ -39,10 +37,8 @@ class Operator:
     reports: NodeReports
     metrics: Metrics
     random: Random
-    held: Callable[[], Mapping[str, FillLevel]]
     document: Callable[[], bytes]
     scopes_of: Callable[[str, bytes], Sequence[Need] | None]
-    profiler: Profiler = field(default_factory=Profiler)
 
 
 def answering(handler: Callable[P, Awaitable[Answer]]) -> Callable[P, Awaitable[Answer]]:

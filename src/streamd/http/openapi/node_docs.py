@@ -124,6 +124,13 @@ PROFILE = _report(
     ("400 INVALID_REQUEST", "409 PROFILE_IN_PROGRESS"),
     ("seconds",),
 )
+NODE_REPORT = _report(
+    "nodeReport",
+    "A report about a member, for `streamd debug bundle`",
+    "The report, or the `error` that prevented it; when it was asked for and answered.",
+    _OBJECT,
+    ("400 INVALID_REQUEST", "404 NOT_A_MEMBER"),
+)
 FLUSH = _cold_work("flush", "Flush hot bytes to the cold store now")
 GC = _cold_work("gc", "Delete objects from the cold store that nothing refers to")
 SCRUB = _cold_work("scrub", "Read every object in the cold store and verify its digest")

@@ -8,6 +8,7 @@ from streamd.http.protocol.routing import MAX_PATH_BYTES
 from streamd.http.streams.batches import MAX_FRAMES
 from streamd.http.streams.buckets import MAX_LISTED
 from streamd.http.streams.reading import FRAMED_TYPE
+from streamd.node.reports import DEBUG_REPORTS
 from streamd.process.diagnostics import MAX_PROFILE_S
 from streamd.protocol.headers import (
     CONTENT_TYPE,
@@ -53,6 +54,7 @@ _PATH: dict[str, tuple[Json, str, str]] = {
         ),
     ),
     "node": ({"type": "integer", "minimum": 1}, "1", "The id of a member of the cluster."),
+    "report": ({"enum": list(DEBUG_REPORTS)}, "status", "What the report is about."),
     "backup": ({"type": "string"}, "0" * 32, "The id of a backup."),
     "number": ({"type": "integer", "minimum": 0}, "0", "Objects count from 0."),
     "token": ({"type": "string"}, "ci", "A token's id or name."),
