@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from streamd.config.settings import ColdConfig, Config, ServerConfig
+from streamd.config.settings import ClusterConfig, ColdConfig, Config, ServerConfig
 from streamd.inspection.disks import disk, kind_of, low_bytes, measure_syncs
 from streamd.inspection.files import private_files
 from streamd.inspection.machine import limits
@@ -92,6 +92,23 @@ def test_certificates_are_read_with_the_names_that_others_look_for(tmp_path: Pat
     assert own.error is None
     assert authority.key == "server.tls_client_ca"
     assert "absent.pem" in str(authority.error)
+
+
+def test_peers_look_for_a_nodes_host_and_its_own_name(tmp_path: Path) -> None:
+    pki = make_pki(tmp_path)
+    cluster = ClusterConfig(
+        name="prod",
+        listen="0.0.0.0:4438",
+        advertise="10.0.0.2:4438",
+        tls_cert=str(pki.certificate),
+        tls_key=str(pki.key),
+        tls_ca=str(pki.certificate),
+    )
+    own, authority = survey(Config(server=ServerConfig(node_id=2), cluster=cluster)).certificates
+    assert own.key == "cluster.tls_cert"
+    assert own.wanted == ["10.0.0.2", "node-2.prod.streamd"]
+    assert (authority.key, authority.wanted) == ("cluster.tls_ca", [])
+    assert authority.ends_ms == own.ends_ms
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:4437", "127.0.0.1:4437", "[::]:4437"])

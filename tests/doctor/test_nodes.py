@@ -16,7 +16,7 @@ import pytest
 import trustme
 
 from streamd import __version__
-from tests.jepsen_like.cluster_processes import ClusterProcesses, NodeProcess
+from tests.jepsen_like.cluster_processes import ClusterProcesses, NodeProcess, wait_until
 from tests.support import prefork
 from tests.support.minio import MinioServer, minio_or_skip
 from tests.support.mounts import tmpfs
@@ -121,6 +121,30 @@ def test_without_a_node_there_is_no_diagnosis(tmp_path: Path) -> None:
     status, found, errors = examine("--url", absent.url)
     assert (status, found) == (3, {})
     assert "cannot be reached" in errors
+
+
+def test_a_port_that_is_open_in_one_direction_only_is_found(tmp_path: Path) -> None:
+    with ClusterProcesses(tmp_path) as cluster:
+        cluster.close_port(3)
+        third = cluster.nodes[3]
+        wait_until(lambda: third.get("/healthz") is not None, "the third node serves")
+
+        def unreached() -> dict[int, list[str]]:
+            found: dict[int, list[str]] = {}
+            for one in examine("--url", third.url)[1]["port.peers"]:
+                if one["level"] == "fail":
+                    found.setdefault(one["node"], []).append(one["found"])
+            return found
+
+        wait_until(lambda: set(unreached()) == {1, 2, 3}, "all nodes notice the closed port")
+        found = unreached()
+        address = re.escape(cluster.peer_address(3))
+    for node in (1, 2):
+        [text] = found[node]
+        cannot = rf"cannot connect to \(.+\) node 3 at {address}, is connected from there"
+        assert re.fullmatch(cannot, text), text
+    assert [text.partition(" node ")[0] for text in found[3]] == ["connects to"] * 2
+    assert all(text.endswith("gets no connection from there") for text in found[3])
 
 
 # -- one server -----------------------------------------------------------------------------------
@@ -241,6 +265,24 @@ def test_a_configuration_that_cannot_be_read_is_a_failure(tmp_path: Path) -> Non
     status, found, _ = examine("--config", str(tmp_path / "absent.toml"))
     assert status == 2
     assert set(found) == {"configuration"}
+
+
+@pytest.mark.parametrize(
+    ("value", "mode", "expected"),
+    [(ROOT, 0o644, ["warn"]), (ROOT, 0o600, ["ok"]), ("$OPERATORS_TOKEN", 0o644, [])],
+)
+def test_a_configuration_file_with_a_secret_is_private(
+    value: str, mode: int, expected: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "streamd.toml"
+    file.write_text(
+        f'[server]\ndata_dir = "{tmp_path}/data"\nlisten = "127.0.0.1:{unused_port()}"\n'
+        f'[auth]\nmode = "required"\nroot_token = "{value}"\n'
+    )
+    file.chmod(mode)
+    _, found, _ = examine("--config", str(file), environment={"OPERATORS_TOKEN": ROOT})
+    assert levels(found, "configuration") == {None: "ok"}
+    assert [one["level"] for one in found.get("secret.mode", [])] == expected
 
 
 def test_a_disk_in_memory_is_no_place_for_data(tmp_path: Path) -> None:

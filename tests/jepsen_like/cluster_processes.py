@@ -181,6 +181,12 @@ class ClusterProcesses:
         listen = environment["STREAMD_CLUSTER_LISTEN"]
         return environment.get("STREAMD_CLUSTER_ADVERTISE", listen)
 
+    def close_port(self, node_id: int) -> None:
+        """Restart a founder, at whose address for peers nothing listens any longer."""
+        self._proxies[node_id - 1].close()
+        self.nodes[node_id].kill()
+        self.nodes[node_id].start()
+
     def __enter__(self) -> ClusterProcesses:
         try:
             for node in self.nodes.values():

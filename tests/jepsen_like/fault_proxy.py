@@ -132,9 +132,10 @@ class FaultProxy:
         _start(self._accept)
 
     def close(self) -> None:
-        """Stop accepting; connections end with the nodes they belong to."""
+        """Stop accepting; connections end with the nodes they belong to. May be repeated."""
         # Closing alone does not wake a thread that is in accept().
-        self._listener.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _accept(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +20,17 @@ def without_secrets(config: Config) -> dict[str, Any]:
     """The values by section and key. Of URLs to which heads are sent only scheme and host are left:
     many services ask for nothing but the right path."""
     return {key: _hidden(key, value) for key, value in msgspec.to_builtins(config).items()}
+
+
+def holds_secrets(values: Mapping[str, Any]) -> bool:
+    """Whether a configuration file with these values has secrets in it, and not only the names of
+    variables that have them."""
+    return any(
+        holds_secrets(value)
+        if isinstance(value, Mapping)
+        else key in _SECRETS and isinstance(value, str) and not value.startswith("$")
+        for key, value in values.items()
+    )
 
 
 def _hidden(key: str, value: Any) -> Any:

@@ -4,33 +4,44 @@ from __future__ import annotations
 
 import secrets
 import time
+import tomllib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import trio
+from msgspec.structs import replace
 
 from streamd import __version__
 from streamd.commands.checking import faults_of, listeners_of, warnings_of
 from streamd.commands.doctor.findings import Examined
+from streamd.config.redacted import holds_secrets
 from streamd.config.settings import Config, split_address
 from streamd.http.door.listeners import listen
 from streamd.inspection.disks import measure_syncs
-from streamd.inspection.facts import NodeFacts, PortFacts, StoreFacts, SyncFacts
+from streamd.inspection.facts import (
+    NodeFacts,
+    PortFacts,
+    PrivateFileFacts,
+    StoreFacts,
+    SyncFacts,
+)
 from streamd.inspection.ports import reach
 from streamd.inspection.survey import survey
 from streamd.objectstore.check import check_object_store
 from streamd.objectstore.errors import ColdError
+from streamd.process.privacy import is_open_to_others
 from streamd.tiering.async_store import open_object_store
 
 
-def of_configuration(config: Config) -> Examined:
-    """Look at this machine, where no node of the configuration runs yet."""
+def of_configuration(config: Config, file: Path | None) -> Examined:
+    """Look at this machine, where no node of the configuration, read from `file`, runs yet."""
     data_dir = Path(config.server.data_dir)
+    machine = survey(config)
     facts = NodeFacts(
         node_id=config.server.node_id,
         version=__version__,
-        machine=survey(config),
+        machine=replace(machine, private_files=[*machine.private_files, *_file(file)]),
         syncs=list(_syncs(data_dir)),
         ports=[*_own_ports(config), *_routes(config)],
         store=_store(config, data_dir),
@@ -41,6 +52,12 @@ def of_configuration(config: Config) -> Examined:
         faults=list(faults_of(config)),
         warnings=list(warnings_of(config)),
     )
+
+
+def _file(file: Path | None) -> Iterator[PrivateFileFacts]:
+    """The configuration file, if there are secrets in it."""
+    if file is not None and holds_secrets(tomllib.loads(file.read_text())):
+        yield PrivateFileFacts("--config", str(file), is_open_to_others(file))
 
 
 def _syncs(data_dir: Path) -> Iterator[SyncFacts]:

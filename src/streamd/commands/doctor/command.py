@@ -81,7 +81,7 @@ def _of_configuration(file: Path | None, flags: Flags) -> Examined:
     from streamd.commands.doctor.before_start import of_configuration
 
     try:
-        return of_configuration(load(file, os.environ, flags))
+        return of_configuration(load(file, os.environ, flags), file)
     except ConfigError as error:
         return Examined({}, 0, faults=[str(error)])
 

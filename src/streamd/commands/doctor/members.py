@@ -136,7 +136,8 @@ def connections(examined: Examined) -> Iterator[Finding]:
                 continue
             out = "connects to" if peer.dials else f"cannot connect to ({peer.last_error})"
             back = "is connected from there" if peer.is_dialled else "gets no connection from there"
-            cure = f"nc -vz {peer.peer_address.replace(':', ' ')} (firewall, cluster.advertise)"
+            host, _, port = peer.peer_address.rpartition(":")
+            cure = f"nc -vz {host.strip('[]')} {port} (firewall, cluster.advertise)"
             yield fail(f"{out} {other}, {back}", node, cure)
 
 
