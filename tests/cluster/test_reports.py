@@ -58,6 +58,7 @@ def test_a_member_that_is_gone_is_an_error_in_the_answer(play: Callable[[Scenari
         status, found = await ask(leader, "GET", f"/cluster/debug/nodes/{gone.node_id}/config")
         assert (status, found["report"]) == (200, None)
         assert found["error"]
+        assert not found["too_old"]
 
     play(scenario)
 
@@ -84,6 +85,7 @@ def test_a_member_of_an_earlier_release_is_named_as_such(play: Callable[[Scenari
         status, found = await ask(leader, "GET", f"/cluster/debug/nodes/{earlier.node_id}/log")
         assert (status, found["report"]) == (200, None)
         assert found["error"] == "its release has no such report"
+        assert found["too_old"]
 
     play(scenario)
 

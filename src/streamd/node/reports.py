@@ -45,6 +45,10 @@ _ENCODER = msgspec.json.Encoder()
 _FOUND = msgspec.json.Decoder(dict[str, Any])
 
 
+class ReportUnknown(Unavailable):
+    """A member runs a release that has no such report."""
+
+
 class NodeReports:
     """The reports of this node and, over the peer port, of the other members."""
 
@@ -84,19 +88,21 @@ class NodeReports:
 
     async def of(self, node_id: int, name: str) -> Found:
         """A report of a member, in its envelope. If that does not answer, `error` says why, and
-        `report` is None."""
+        `report` is None; one that answers and does not know the report is `too_old`."""
         asked_ms, report, error = self._clock_ms(), None, f"no answer within {_TIMEOUT_S:g} s"
+        too_old = False
         with trio.move_on_after(_TIMEOUT_S):
             try:
                 report, error = await self._fetch(node_id, name), ""
             except (Unavailable, OutcomeUnknown) as failure:
-                error = str(failure)
+                error, too_old = str(failure), isinstance(failure, ReportUnknown)
         return {
             "node_id": node_id,
             "asked_by": self._node.group.view.node_id,
             "asked_ms": asked_ms,
             "answered_ms": self._clock_ms(),
             "error": error or None,
+            "too_old": too_old,
             "report": report,
         }
 
@@ -122,7 +128,7 @@ class NodeReports:
             raise Unavailable("this node has no peers")
         answer = await node.cluster.ask_to_operate(node_id, f"{_PREFIX}{name}".encode())
         if answer is None:
-            raise Unavailable("its release has no such report")
+            raise ReportUnknown("its release has no such report")
         return _FOUND.decode(answer)
 
     # -- of this node -----------------------------------------------------------------------------

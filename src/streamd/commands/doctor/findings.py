@@ -36,19 +36,23 @@ class ClockOffset(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """What there is to know, by the ids of nodes. `silent` nodes gave no facts, for these reasons.
+    """What there is to know, by the ids of nodes. `silent` nodes did not answer, for these reasons;
+    those of `too_old` releases did, and have no facts.
 
     `now_ms` is the time by the clock of the node that was asked. `status` and `cold` are the
-    leader's reports of a running cluster, None before a start; `cold` also without a cold store.
+    leader's reports of a running cluster, None before a start; `cold` also without a cold store,
+    and if it could not be had, for the reason `cold_error`.
     `faults` and `warnings` are those of a configuration.
     """
 
     nodes: Mapping[int, NodeFacts]
     now_ms: int
     silent: Mapping[int, str] = {}
+    too_old: Sequence[int] = ()
     clocks: Mapping[int, ClockOffset] = {}
     status: Mapping[str, Any] | None = None
     cold: Mapping[str, Any] | None = None
+    cold_error: str | None = None
     faults: Sequence[str] = ()
     warnings: Sequence[str] = ()
 

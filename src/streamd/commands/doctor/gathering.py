@@ -24,6 +24,7 @@ def of_cluster(operator: Operator) -> Examined:
     members = [member["node_id"] for member in status.get("members", [])] or [status["node_id"]]
     nodes: dict[int, NodeFacts] = {}
     silent: dict[int, str] = {}
+    too_old: list[int] = []
     clocks: dict[int, ClockOffset] = {}
     now_ms = 0
     with ThreadPoolExecutor(_MAX_ASKED) as threads:
@@ -31,8 +32,14 @@ def of_cluster(operator: Operator) -> Examined:
         cold = threads.submit(_cold, operator)
     for node, answer in asked.items():
         envelope, why = answer.result()
-        if envelope is None or envelope["report"] is None:
-            silent[node] = why or (envelope or {}).get("error") or "it did not answer"
+        if envelope is None:
+            silent[node] = why
+            continue
+        if envelope["report"] is None:
+            if envelope["too_old"]:
+                too_old.append(node)
+            else:
+                silent[node] = envelope["error"]
             continue
         try:
             facts = nodes[node] = msgspec.convert(envelope["report"], NodeFacts)
@@ -43,7 +50,8 @@ def of_cluster(operator: Operator) -> Examined:
         if envelope["asked_by"] != node:
             clocks[node] = offset_of(envelope["asked_ms"], envelope["answered_ms"], facts)
     now_ms = now_ms or time.time_ns() // 1_000_000
-    return Examined(nodes, now_ms, silent, clocks, status, cold.result())
+    report, cold_error = cold.result()
+    return Examined(nodes, now_ms, silent, too_old, clocks, status, report, cold_error)
 
 
 def offset_of(asked_ms: int, heard_ms: int, facts: NodeFacts) -> ClockOffset:
@@ -62,10 +70,10 @@ def _report(operator: Operator, node: int) -> tuple[Json | None, str]:
         return None, error.message or str(error)
 
 
-def _cold(operator: Operator) -> Json | None:
+def _cold(operator: Operator) -> tuple[Json | None, str | None]:
+    """The report of the cold store, or why there is none."""
     try:
-        return operator.get("/cluster/cold", AT_LEADER)
+        return operator.get("/cluster/cold", AT_LEADER), None
     except StreamdError as error:
-        if error.code == Problem.NO_COLD_STORE.code:
-            return None
-        raise
+        has_none = error.code == Problem.NO_COLD_STORE.code
+        return None, None if has_none else error.message or str(error)

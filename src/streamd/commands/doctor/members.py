@@ -28,6 +28,8 @@ def answers(examined: Examined) -> Iterator[Finding]:
     for node, why in examined.silent.items():
         cure = "look at its process and its log; systemctl status streamd"
         yield fail(f"it gives no report: {why}", node, cure)
+    for node in examined.too_old:
+        yield warn("it answers, and its release has no report for the doctor", node, "upgrade it")
     if examined.status is not None:
         for node in examined.nodes:
             yield ok("it answers", node)
@@ -110,7 +112,7 @@ def losses(examined: Examined) -> Iterator[Finding]:
 
 def _alive(examined: Examined) -> set[int]:
     voters = [] if examined.status is None else examined.status["voters"]
-    return set(voters) & set(examined.nodes)
+    return set(voters) & {*examined.nodes, *examined.too_old}
 
 
 def replication(examined: Examined) -> Iterator[Finding]:

@@ -41,6 +41,8 @@ def hot(examined: Examined) -> Iterator[Finding]:
 
 def work(examined: Examined) -> Iterator[Finding]:
     """Whether the leader's work for the store succeeds."""
+    if examined.cold_error is not None:
+        yield fail(f"there is no report of it: {examined.cold_error}", cure="streamd cold status")
     if examined.cold is None:
         return
     failing = {name: task["error"] for name, task in examined.cold["tasks"].items()}
