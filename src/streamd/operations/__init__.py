@@ -1,4 +1,4 @@
-"""Operations: changes of a running cluster in steps, replicated, carried on by whoever leads.
+"""Operations: changes of a running cluster in steps, replicated, carried on by any leader.
 
 `model` has the record of an operation. `planning` makes the list of steps, and says of a record
 and a view of the cluster what to do next. `changes` makes each next version of a record. `hosts`

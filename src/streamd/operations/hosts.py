@@ -28,7 +28,8 @@ class HostControl(Protocol):
 
     Each action returns an empty text once it was carried out or is certain to be, or what the
     operator must do where nobody else can; then the operation waits until it is done. An action
-    may be repeated after its effect. It ends within a timeout of its own, and raises `HostError`.
+    may be repeated after its effect. It raises `HostError`, and ends within two minutes, an
+    installation within ten; nothing of it takes effect later.
     """
 
     def restart(self, host: Host) -> Awaitable[str]:

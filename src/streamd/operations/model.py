@@ -1,7 +1,7 @@
 """What an operation is: its record in the log, its steps, and what these mean in words.
 
 An operation changes a running cluster in steps, one at a time. Its record is part of the
-replicated state, so whoever leads carries it on. Records are in the log and in rows of the state:
+replicated state, so each leader carries it on. Records are in the log and in rows of the state:
 fields are only ever added at the end, with a default. Times are in milliseconds since the epoch.
 """
 
@@ -80,7 +80,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     """A step and what became of it.
 
     An attempt is recorded before it is made, with the node's `incarnation` (the number of its
-    process, 0 if unknown) until then: by another one, whoever leads sees that the node restarted.
+    process, 0 if unknown) until then: by another one, the leader sees that the node restarted.
     `confirmed` means that the operator says it is done; `note` is what the last attempt came to.
     """
 
@@ -201,7 +201,7 @@ def waits_for(step: Step) -> str:
         case "promote":
             return f"{node} is a voter, and the change is committed"
         case "remove":
-            return f"{node} is no member, and the change is committed"
+            return f"{node} is not a member, and the change is committed"
         case "stop":
             return f"{node} no longer answers"
         case "install":
