@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from streamd.operations.model import Arguments, Operation, Step, StepRecord
 from streamd.streams.codec import Batch, decode_batch, encode_batch
 from streamd.streams.commands import (
     Append,
@@ -14,6 +15,8 @@ from streamd.streams.commands import (
     CreateToken,
     Delete,
     OpenSession,
+    RaiseFeatures,
+    RecordOperation,
     RevokeToken,
     RotateToken,
     SetLimits,
@@ -44,6 +47,7 @@ COMMANDS: list[Command] = [
     RevokeToken(1),
     SetLimits("bucket", "ü", Limits(1, 2, 3, 0, 0, 2**53 - 1, 7, 8)),
     SetLimits("identity", "*"),
+    RaiseFeatures(6),
 ]
 
 
@@ -95,6 +99,17 @@ def test_bytes_that_are_not_a_batch_are_refused(payload: bytes) -> None:
         decode_batch(payload)
 
 
+OPERATION = Operation(
+    3,
+    2,
+    "drain",
+    Arguments(node_id=2),
+    "ops",
+    1000,
+    (StepRecord(Step("stop", 2), 1, 1001, 1001, 77),),
+    changed_at_ms=1001,
+)
+
 # Written by the first release that had the command; every later one must read it so.
 GOLDEN: list[tuple[Command, str]] = [
     (
@@ -117,6 +132,15 @@ GOLDEN: list[tuple[Command, str]] = [
         ),
     ),
     (SetLimits("identity", "*"), "93019194aa7365742d6c696d697473a86964656e74697479a12ac090"),
+    (
+        RecordOperation(OPERATION),
+        (
+            "93019192b07265636f72642d6f7065726174696f6e9f0302a5647261696e940290a0cd2710a36f7073cd"
+            "03e8919895a473746f7002a000a001cd03e9cd03e94dc200a0a772756e6e696e6700a0cd03e900c29090"
+            "90"
+        ),
+    ),
+    (RaiseFeatures(6), "93019192ae72616973652d66656174757265730690"),
 ]
 
 

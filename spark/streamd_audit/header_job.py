@@ -113,6 +113,7 @@ def expected_headers(
             histories[group].at((state.index, FIRST_STATE)).counts,
             known.tree,
             known.log_keys,
+            known.features,
         )
     return expected
 

@@ -14,6 +14,7 @@ from streamd_audit.commands import (
     Limits,
     LogKey,
     LogTree,
+    Operation,
     Place,
     Position,
     Producer,
@@ -50,6 +51,7 @@ class Header(msgspec.Struct, array_like=True):
     counts: bool = False
     tree: LogTree = LogTree()
     log_keys: list[LogKey] = []
+    features: int = 0
 
 
 def first_header(group: int) -> Header:
@@ -241,6 +243,7 @@ _SHAPES = {
         "n": _Shape("session", "node_id", "", Session),
         "a": _Shape("token", "token_id", "", Token),
         "l": _Shape("limits", "", "limited", Limits),
+        "w": _Shape("operation", "operation_id", "", Operation),
     }.items()
 }
 KINDS = {chr(letter): shape.kind for letter, shape in _SHAPES.items()}
@@ -258,6 +261,7 @@ Value = (
     | Session
     | Token
     | Limits
+    | Operation
 )
 
 

@@ -80,7 +80,8 @@ _DETERMINED = frozenset(("counts_differ", "due_differs", "blob_differs"))
 # What other entries than the ones that were archived lead to, whatever shows them.
 _OF_TREE = frozenset(("tree_differs", "head_differs"))
 _BY_LOG = _COUNTED | _DETERMINED | {
-    "token_differs", "limits_differ", "session_differs", "header_differs", "state_stale",
+    "token_differs", "limits_differ", "operation_differs", "session_differs", "header_differs",
+    "state_stale",
 }  # fmt: skip
 # So many faults in one state are one: it is another state.
 _OTHER_STATE = 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from streamd.operations.model import Arguments, Operation, Step, StepRecord
 from streamd.streams.codec import Batch, encode_batch
 from streamd.streams.commands import (
     AddLogKey,
@@ -24,6 +25,8 @@ from streamd.streams.commands import (
     NewSlice,
     OpenSession,
     PublishSnapshot,
+    RaiseFeatures,
+    RecordOperation,
     RenewIncarnations,
     RevokeToken,
     RotateToken,
@@ -60,6 +63,11 @@ _FINDING = VerifiedPosition(7, Verdict.BOUNDARY, 3, 17)
 
 _TREE = LogTree(1, (bytes([5]) * 32, bytes([6]) * 32))
 _SCRUB = Scrub(1, NOW_MS, True, (2, 1), "name", 3, 4, 5, ("m",), 1, ("d",), 1, 8, (1, 2, 3))
+_STEP = StepRecord(Step("restart", 2, "b:1", 3, "1.0"), 1, NOW_MS, NOW_MS, 7, True, NOW_MS, "n")
+_OPERATION = Operation(
+    1, 2, "upgrade", Arguments(2, ("a:1",), "1.0", 5), "ops", NOW_MS, (_STEP,), "failed", 1, "why",
+    NOW_MS, NOW_MS, True, (1, 2), (3,),
+)  # fmt: skip
 
 COMMANDS: list[Command] = [
     Create(b"bucket\0fork", _FORK, True, b"one,two,", [4, 4], True, _IF_MATCH, _FINDING, "a/b"),
@@ -87,6 +95,8 @@ COMMANDS: list[Command] = [
     SetLimits("bucket", "*", Limits(1, 2, 3, 4, 5, 6, 7, 8)),
     EndProducers(_KEY, ["p", "é"]),
     AddLogKey(1, LogKey(2, bytes([7]) * 32, bytes([8]) * 32, bytes([9]) * 64)),
+    RecordOperation(_OPERATION),
+    RaiseFeatures(6),
 ]
 
 

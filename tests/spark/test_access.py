@@ -5,9 +5,22 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
+from msgspec.structs import replace
 
-from streamd_audit.commands import CreateToken, Limits, RevokeToken, RotateToken, SetLimits
-from streamd_audit.replay.access import Access, Difference, differences
+from streamd_audit.commands import (
+    Arguments,
+    CreateToken,
+    Limits,
+    Operation,
+    RecordOperation,
+    RenewIncarnations,
+    RevokeToken,
+    RotateToken,
+    SetLimits,
+    Step,
+    StepRecord,
+)
+from streamd_audit.replay.access import Access, AccessRow, Difference, differences
 from streamd_audit.rows import Token
 
 pytestmark = pytest.mark.long
@@ -26,7 +39,7 @@ def replayed() -> Access:
     return access
 
 
-ROWS: dict[bytes, Token | Limits] = {
+ROWS: dict[bytes, AccessRow] = {
     CI: Token("ci", DIGEST, ["read:a/*"], 50, 1050),
     SMALL: Limits(max_bytes=60),
 }
@@ -107,3 +120,63 @@ def test_there_are_at_most_ten_thousand_tokens_and_expired_ones_give_way() -> No
     assert access.apply(CreateToken(10_000, "more", DIGEST, []), 99) == "too-many-tokens"
     assert access.apply(CreateToken(10_000, "more", DIGEST, []), 100) == "created"
     assert access.apply(CreateToken(10_001, "most", DIGEST, []), 100) == "too-many-tokens"
+
+
+# -- operations ------------------------------------------------------------------------------------
+
+FIRST = Operation(1, 1, "drain", Arguments(2), "ops", 9, (StepRecord(Step("stop", 2)),))
+ENDED = replace(FIRST, version=2, state="done")
+ROW = b"w" + bytes(7) + b"\1"
+
+
+def operated(*records: Operation) -> Access:
+    access = Access()
+    for record in records:
+        assert access.apply(RecordOperation(record), 50) == "done"
+    return access
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        replace(FIRST, operation_id=2),
+        replace(FIRST, version=3),
+        replace(FIRST, version=2, why="x" * 501),
+        replace(FIRST, version=2, steps=()),
+        replace(FIRST, version=2, current=2),
+        replace(FIRST, version=2, arguments=Arguments(2, ("a",) * 17)),
+        replace(FIRST, version=2, arguments=Arguments(2, window_ms=600_001)),
+        replace(FIRST, version=2, steps=(StepRecord(Step("stop"), note="x" * 500),) * 64),
+    ],
+)
+def test_a_record_that_the_state_does_not_take_is_none_of_its_rows(stale: Operation) -> None:
+    assert list(differences(operated(FIRST, stale), {ROW: FIRST})) == []
+
+
+def test_a_record_follows_the_version_before_it() -> None:
+    assert list(differences(operated(FIRST, ENDED), {ROW: ENDED})) == []
+    other = replace(FIRST, operation_id=2)
+    both = {ROW: ENDED, ROW[:-1] + b"\2": other}
+    assert list(differences(operated(FIRST, ENDED, replace(ENDED, version=3), other), both)) == []
+    [found] = differences(operated(FIRST, ENDED), {ROW: FIRST})
+    assert found == Difference(
+        "operation_differs", "operation 1: version 2, state done", "version 1, state running"
+    )
+
+
+def test_a_cluster_that_was_recovered_abandons_the_operation() -> None:
+    access = operated(FIRST)
+    for _ in range(2):
+        access.apply(RenewIncarnations(7), 60)
+        [found] = access.rows().values()
+        assert isinstance(found, Operation)
+        assert (found.version, found.state, found.ended_at_ms) == (2, "failed", 60)
+
+
+def test_the_latest_hundred_operations_are_kept() -> None:
+    access = Access()
+    access.begin(ROW, ENDED)
+    for number in range(2, 103):
+        access.apply(RecordOperation(replace(FIRST, operation_id=number)), 0)
+        access.apply(RecordOperation(replace(ENDED, operation_id=number)), 0)
+    assert [int.from_bytes(key[1:]) for key in access.rows()] == list(range(3, 103))

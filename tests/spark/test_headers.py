@@ -10,6 +10,7 @@ from streamd_audit.commands import (
     LogKey,
     LogTree,
     Place,
+    RaiseFeatures,
     RenewIncarnations,
     Scrub,
     Scrubbed,
@@ -21,10 +22,10 @@ from streamd_audit.rows import Header
 HEADER = Header(
     applied_index=9, applied_term=2, log_ms=70, next_stream_id=5, configuration=b"c",
     archived=Place(4, 2, 1, 9), incarnation_base=7, scrub=Scrub(passes=1), counts=True,
-    tree=LogTree(4, [bytes(32)]), log_keys=[LogKey(1, bytes(32), b"", bytes(64))],
+    tree=LogTree(4, [bytes(32)]), log_keys=[LogKey(1, bytes(32), b"", bytes(64))], features=6,
 )  # fmt: skip
 EXPECTED = Expected(
-    9, 2, 70, 5, b"c", Place(4, 2, 1, 9), 7, Scrub(passes=1), True, HEADER.tree, HEADER.log_keys
+    9, 2, 70, 5, b"c", Place(4, 2, 1, 9), 7, Scrub(passes=1), True, HEADER.tree, HEADER.log_keys, 6
 )
 FIRST, SECOND = Place(3, 1, 33, 5), Place(6, 1, 66, 8)
 
@@ -100,3 +101,10 @@ def test_keys_are_added_in_order_and_end_with_a_recovery() -> None:
     places = Plan(None, (1, 2, 4, 6)).places
     keys = [seen.log_keys for seen in follow(commands, places, Header())]
     assert keys == [[first], [first], [first, vouched], []]
+
+
+def test_the_feature_level_only_rises() -> None:
+    raised = [(1, 0, RaiseFeatures(6)), (2, 0, RaiseFeatures(4)), (3, 0, RenewIncarnations(9))]
+    commands: list[tuple[int, int, OfHeader]] = [*raised]
+    seen = follow(commands, [(0, 9), (1, 9), (2, 9), (3, 9)], Header())
+    assert [one.features for one in seen] == [0, 6, 6, 6]

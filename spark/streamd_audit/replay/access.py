@@ -1,8 +1,8 @@
-"""The tokens of clients and the limits of a group, as its log sets them (docs/auth.md,
-docs/limits.md), compared with the rows of states.
+"""The tokens of clients, the limits of a group and the operations on its cluster, as its log sets
+them (docs/auth.md, docs/limits.md, docs/operations.md), compared with the rows of states.
 
-Nothing else in the log depends on tokens, so they need no scope. One task replays a group's; it
-holds at most 10,000 of each.
+Nothing else in the log depends on tokens and operations, so they need no scope. One task replays
+a group's; it holds at most 10,000 tokens and limits.
 """
 
 from __future__ import annotations
@@ -20,12 +20,22 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from streamd_audit.arrow import map_in_arrow
-from streamd_audit.commands import CreateToken, Limits, RevokeToken, RotateToken, SetLimits
+from streamd_audit.commands import (
+    CreateToken,
+    Limits,
+    Operation,
+    RecordOperation,
+    RenewIncarnations,
+    RevokeToken,
+    RotateToken,
+    SetLimits,
+)
 from streamd_audit.errors import Damaged
 from streamd_audit.findings import FINDINGS_DDL, finding, findings_batch
 from streamd_audit.frames import rows_in
 from streamd_audit.replay import quotas, run
 from streamd_audit.replay.model import Place
+from streamd_audit.replay.operations import Operations
 from streamd_audit.replay.plan import Plan
 from streamd_audit.replay.results import (
     CREATED,
@@ -37,7 +47,10 @@ from streamd_audit.replay.results import (
 )
 from streamd_audit.rows import Token, read_key, read_row
 
-AccessCommand = CreateToken | RotateToken | RevokeToken | SetLimits
+AccessCommand = (
+    CreateToken | RotateToken | RevokeToken | SetLimits | RecordOperation | RenewIncarnations
+)
+AccessRow = Token | Limits | Operation
 
 _MAX_TOKENS = 10_000
 # Times further away are this one, the last that a row can hold.
@@ -60,28 +73,33 @@ class Difference(NamedTuple):
 
 
 class Access:
-    """Follows all commands about tokens and limits, in the order of the log."""
+    """Follows all commands about tokens, limits and operations, in the order of the log."""
 
     def __init__(self) -> None:
         self._tokens: dict[int, Token] = {}
         self._ids: dict[str, int] = {}
         self._limits: dict[tuple[str, str], Limits] = {}
+        self._operations = Operations()
 
-    def begin(self, key: bytes, row: Token | Limits) -> None:
+    def begin(self, key: bytes, row: AccessRow) -> None:
         """Continue from a row of a state."""
         _, numbers, rest = read_key(key)
         if isinstance(row, Token):
             self._put(numbers[0], row)
+        elif isinstance(row, Operation):
+            self._operations.records[numbers[0]] = row
         else:
             self._limits[quotas.owner_of(rest)] = row
 
-    def rows(self) -> dict[bytes, Token | Limits]:
+    def rows(self) -> dict[bytes, AccessRow]:
         """What a state has to hold, by the keys of its rows."""
-        rows: dict[bytes, Token | Limits] = {
+        rows: dict[bytes, AccessRow] = {
             b"a" + token_id.to_bytes(8): token for token_id, token in self._tokens.items()
         }
         for (kind, name), limits in self._limits.items():
             rows[b"l" + kind[:1].encode() + name.encode()] = limits
+        for operation_id, operation in self._operations.records.items():
+            rows[b"w" + operation_id.to_bytes(8)] = operation
         return rows
 
     def apply(self, command: AccessCommand, log_ms: int) -> str:
@@ -93,6 +111,12 @@ class Access:
                 return self._create(command, log_ms)
             case RotateToken():
                 return self._rotate(command, log_ms)
+            case RecordOperation():
+                self._operations.record(command.operation)
+                return DONE
+            case RenewIncarnations():
+                self._operations.abandon(log_ms)
+                return DONE
         if command.token_id not in self._tokens:
             return TOKEN_NOT_FOUND
         self._remove(command.token_id)
@@ -163,7 +187,14 @@ def _after(log_ms: int, ms: int) -> int:
 # -- comparing -------------------------------------------------------------------------------------
 
 
-def differences(held: Access, said: Mapping[bytes, Token | Limits]) -> Iterator[Difference]:
+_DIFFERS = {
+    "token": "token_differs",
+    "limits": "limits_differ",
+    "operation": "operation_differs",
+}
+
+
+def differences(held: Access, said: Mapping[bytes, AccessRow]) -> Iterator[Difference]:
     """Where the rows of a state, by their keys, differ from the log's result."""
     by_log = held.rows()
     for key in sorted(by_log.keys() | said.keys()):
@@ -173,16 +204,18 @@ def differences(held: Access, said: Mapping[bytes, Token | Limits]) -> Iterator[
         kind, numbers, rest = read_key(key)
         if kind == "token":
             name = f"token {numbers[0]:016x}"
+        elif kind == "operation":
+            name = f"operation {numbers[0]}"
         else:
             name = f"limits of {' '.join(quotas.owner_of(rest))}"
         yield Difference(
-            "token_differs" if kind == "token" else "limits_differ",
+            _DIFFERS[kind],
             f"{name}: {_told(row, other)}",
             _told(other, row),
         )
 
 
-def _told(row: Token | Limits | None, other: Token | Limits | None) -> str:
+def _told(row: AccessRow | None, other: AccessRow | None) -> str:
     """The fields in which a row differs from the other one; all that are set if there is none."""
     if row is None:
         return "none"
@@ -218,7 +251,7 @@ def findings_of(
         "group", "index", "position", f.lit(run.COMMAND).alias("op"), "log_ms",
         nothing.cast("binary").alias("key"), "body",
     )  # fmt: skip
-    of_states = states.where(f.col("kind").isin("token", "limits")).select(
+    of_states = states.where(f.col("kind").isin(*_DIFFERS)).select(
         "group", "index", "position", "op", nothing.cast("long").alias("log_ms"), "key",
         f.col("value").alias("body"),
     )  # fmt: skip
@@ -248,7 +281,7 @@ def of_group(
     """Where the states at these places differ, by their indexes; `rows` are commands and rows of
     states in order: index, position, op, log time, key, body."""
     held = Access()
-    said: dict[bytes, Token | Limits] = {}
+    said: dict[bytes, AccessRow] = {}
     left = deque(states)
     is_changed = False
     for index, position, op, log_ms, key, body in chain(rows, [_END]):
@@ -270,7 +303,7 @@ def of_group(
                 value = read_row(key, body).value
             except Damaged:
                 continue  # reported as `row_damaged`
-            assert isinstance(value, Token | Limits)
+            assert isinstance(value, AccessRow)
             said[key] = value
             if op == run.BEFORE:
                 held.begin(key, value)

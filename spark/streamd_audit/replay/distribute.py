@@ -46,7 +46,8 @@ class Replayed:
     - `differences`: group, bucket, stream, stream_id, index, state, kind, detail: where a state, by
       its number in the plan, says otherwise; `detail` has offset, expected, found in MessagePack.
     - `buckets`: group, index, bucket, expected, found: where states say otherwise of buckets.
-    - `access`: group, index, position, log_ms, body: commands about tokens and limits.
+    - `access`: group, index, position, log_ms, body: commands about tokens, limits and
+      operations.
     - `sessions`: group, index, expected, found: where states say otherwise of nodes' sessions; None
       if there are none.
     - `made`: group, index: an entry for each thing that took an id.

@@ -17,6 +17,7 @@ from streamd_audit.commands import (
     LogKey,
     LogTree,
     Place,
+    RaiseFeatures,
     RenewIncarnations,
     Scrub,
     Scrubbed,
@@ -29,7 +30,7 @@ from streamd_audit.tree import placed
 NOT_COMPARED = ("flushed_bytes",)
 _MAX_KEYS = 256
 
-OfHeader = Archived | Scrubbed | RenewIncarnations | AddLogKey
+OfHeader = Archived | Scrubbed | RenewIncarnations | AddLogKey | RaiseFeatures
 
 
 class Difference(NamedTuple):
@@ -54,6 +55,7 @@ class Expected(NamedTuple):
     counts: bool | None = None
     tree: LogTree | None = None
     log_keys: list[LogKey] | None = None
+    features: int | None = None
 
 
 def difference(header: Header | None, expected: Expected) -> Difference | None:
@@ -86,17 +88,19 @@ def _shown(value: object) -> str:
 
 class Seen(msgspec.Struct, array_like=True, frozen=True):
     """What only commands about the cluster itself change: how far the log is archived, the tree
-    over it, the keys that sign its heads, and what was last seen of the objects."""
+    over it, the keys that sign its heads, what was last seen of the objects, and the feature
+    level."""
 
     archived: Place
     scrub: Scrub
     tree: LogTree
     log_keys: list[LogKey]
+    features: int = 0
 
 
 def seen_by(header: Header) -> Seen:
     """What a state has seen."""
-    return Seen(header.archived, header.scrub, header.tree, header.log_keys)
+    return Seen(header.archived, header.scrub, header.tree, header.log_keys, header.features)
 
 
 def follow(
@@ -128,6 +132,8 @@ def _after(seen: Seen, command: OfHeader, index: int) -> Seen:
             return replace(seen, tree=LogTree(), log_keys=[])
         case AddLogKey():
             return replace(seen, log_keys=[*seen.log_keys, *_added(seen.log_keys, command)])
+        case RaiseFeatures(level=level):
+            return replace(seen, features=max(level, seen.features))
     before, place, tree = seen.archived, command.place, command.tree
     if command.previous != before or not before.index < place.index < index:
         return seen

@@ -32,6 +32,8 @@ from streamd_audit.commands import (
     OpenSession,
     Package,
     PublishSnapshot,
+    RaiseFeatures,
+    RecordOperation,
     RenewIncarnations,
     RevokeToken,
     RotateToken,
@@ -310,12 +312,13 @@ def _facts(group: int, entry: LogEntry, position: int, command: Any) -> Iterator
             yield _row(PACK, *place, one=term, two=number, three=size, object=command.name)
         case SetLimits():
             yield _row(LIMITS, *place, two=entry.log_ms, body=encode(command))
-        case CreateToken() | RotateToken() | RevokeToken():
+        case CreateToken() | RotateToken() | RevokeToken() | RecordOperation():
             yield _row(TOKEN, *place, two=entry.log_ms, body=encode(command))
         case RenewIncarnations():
             yield _row(SETTING, *place, one=RENEWED, two=command.base)
             yield _row(HEADER, *place, body=encode(command))
-        case AddLogKey():
+            yield _row(TOKEN, *place, two=entry.log_ms, body=encode(command))
+        case AddLogKey() | RaiseFeatures():
             yield _row(HEADER, *place, body=encode(command))
         # Nor have these.
         case Archived() | Scrubbed() if command.term == entry.term:

@@ -28,7 +28,7 @@ SPANS_DDL = (
 # What a replay meets: a row of the state that it begins with, or one that a state has and the one
 # before it has not, or the other way round (`op` in `run`).
 EVENTS_DDL = "`group` int, index long, position int, op int, kind string, key binary, value binary"
-_REPLAYED = ("stream", "producer", "upload", "bucket", "session", "token", "limits")
+_REPLAYED = ("stream", "producer", "upload", "bucket", "session", "token", "limits", "operation")
 # Where a piece's name says of which state it is: group, index and checkpoint's id.
 _NAMED_AT, _NAMED_LENGTH = len("7d0c3a52-0000-0000-0000-000000000000/pieces/") + 1, 8 + 1 + 33
 

@@ -139,5 +139,5 @@ def become_another(store: StateStore, cluster_id: str, *, group_id: int = 0) -> 
     state = State(store)
     state.header.archived = LogPosition()
     state.header.scrub = Scrub()
-    state.header.become_another(incarnation_base(group_id, cluster_id))
+    state.become_another(incarnation_base(group_id, cluster_id))
     store.write([*state.begin_flush(), (_PROGRESS_KEY, None)])

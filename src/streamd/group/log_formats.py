@@ -21,6 +21,7 @@ TOKENS_FORMAT = 2
 LIMITS_FORMAT = 3
 PRODUCERS_FORMAT = 4
 TREE_FORMAT = 5
+OPERATIONS_FORMAT = 6
 
 
 def _has_tree(header: Header) -> bool:
@@ -47,6 +48,11 @@ _ADDITIONS = {
     PRODUCERS_FORMAT: Addition("the bound on producers"),
     TREE_FORMAT: Addition(
         "the tree over the log", lambda state: _has_tree(state.header), _has_tree
+    ),
+    OPERATIONS_FORMAT: Addition(
+        "operations",
+        lambda state: state.header.features >= OPERATIONS_FORMAT,
+        lambda header: header.features >= OPERATIONS_FORMAT,
     ),
 }
 # The highest log format that this release understands.

@@ -46,6 +46,7 @@ MAX_TEXT_BYTES = 500
 STABILITY_WINDOW_MS = 10_000
 # Ten minutes: an operator who wants to wait longer between steps pauses the operation.
 MAX_WINDOW_MS = 600_000
+MAX_WEIGHT_BYTES = 32 * 1024
 # Whatever the encoding, a step weighs as much as its texts and its numbers.
 _NUMBERS_BYTES = 64
 
@@ -142,6 +143,7 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
             and self.version > 0
             and 0 < len(self.steps) <= MAX_STEPS
             and 0 <= self.current <= len(self.steps)
+            and self.weight <= MAX_WEIGHT_BYTES
             and len(self.arguments.addresses) <= MAX_ADDRESSES
             and 0 <= self.arguments.window_ms <= MAX_WINDOW_MS
             and all(len(text.encode()) <= MAX_TEXT_BYTES for text in _texts(self))

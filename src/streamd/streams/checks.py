@@ -35,6 +35,8 @@ from streamd.streams.commands import (
     MoveSlices,
     OpenSession,
     PublishSnapshot,
+    RaiseFeatures,
+    RecordOperation,
     RenewIncarnations,
     RevokeToken,
     RotateToken,
@@ -104,6 +106,8 @@ def is_applicable(command: Command) -> bool:
             return tree is None or tree.fits(position.index)
         case AddLogKey(key=key):
             return key.has_sizes and key.node_id >= 0
+        case RecordOperation(operation=operation):
+            return operation.fits
         case _:
             return True
 
@@ -119,6 +123,8 @@ _OF_LEADER = frozenset(
         OpenSession,
         Scrubbed,
         EndProducers,
+        RecordOperation,
+        RaiseFeatures,
     )
 )
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import astuple
 
+from streamd.operations.model import Operation
 from streamd.streams.limits import Kind, Limits
 from streamd.streams.log_keys import LogKey
 from streamd.streams.model import (
@@ -318,6 +319,19 @@ class SetLimits(msgspec.Struct, frozen=True, array_like=True, tag="set-limits"):
     limits: Limits | None = None
 
 
+class RecordOperation(msgspec.Struct, frozen=True, array_like=True, tag="record-operation"):
+    """The record of an operation on the cluster, in the place of the version before it."""
+
+    operation: Operation
+
+
+class RaiseFeatures(msgspec.Struct, frozen=True, array_like=True, tag="raise-features"):
+    """The log may hold from now on what the log formats up to `level` bring, all of which every
+    member understands."""
+
+    level: Number
+
+
 TokenCommand = CreateToken | RotateToken | RevokeToken
 
 Command = (
@@ -346,6 +360,8 @@ Command = (
     | SetLimits
     | EndProducers
     | AddLogKey
+    | RecordOperation
+    | RaiseFeatures
 )
 
 
@@ -412,6 +428,7 @@ class Result(Enum):
     STREAM_FULL = "stream-full"
     TOO_MANY_STREAMS = "too-many-streams"
     TOO_MANY_PRODUCERS = "too-many-producers"
+    OPERATION_IN_PROGRESS = "operation-in-progress"
 
 
 class Outcome(msgspec.Struct, array_like=True, gc=False):

@@ -19,6 +19,7 @@
 ``n``  node id                               `WriteSession`: which packages of the node took effect
 ``a``  token id                              `Token`: access to the HTTP interface
 ``l``  ``b`` or ``i``, name                  `Limits` of a bucket or an identity
+``w``  operation id                          `Operation` on the cluster
 =====  ====================================  =========================================
 
 Numbers are eight bytes, big endian, so that their order is the keys' order. Streams and blobs get
@@ -49,6 +50,7 @@ DROPPED = b"o"
 SESSION = b"n"
 TOKEN = b"a"
 LIMITS = b"l"
+OPERATION = b"w"
 
 _NUMBER = Struct(">Q")
 _CHUNK = Struct(">cQQ")

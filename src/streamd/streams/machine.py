@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from streamd.streams import keys, packing, producers, quotas, snapshots, tokens
+from streamd.streams import keys, operation_records, packing, producers, quotas, snapshots, tokens
 from streamd.streams.checks import in_runs, is_applicable
 from streamd.streams.commands import (
     AddLogKey,
@@ -29,6 +29,8 @@ from streamd.streams.commands import (
     OpenSession,
     Outcome,
     PublishSnapshot,
+    RaiseFeatures,
+    RecordOperation,
     RenewIncarnations,
     Result,
     Scrubbed,
@@ -157,8 +159,12 @@ class Machine:
             case AddLogKey():
                 return packing.add_log_key(self.state, command)
             case RenewIncarnations():
-                self.state.header.become_another(command.base)
+                self.state.become_another(command.base)
                 return Outcome(Result.DONE)
+            case RecordOperation():
+                return operation_records.record(self.state.operations, command)
+            case RaiseFeatures():
+                return operation_records.raise_features(self.state.header, command)
             case Scrubbed():
                 return packing.scrub(self.state, command, self._term)
             case OpenSession():

@@ -470,6 +470,7 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     `counts` says whether buckets count the bytes of new streams: since the first quota was set.
     `tree` is the hash tree over the archived log, whose last leaf is entry `archived.index`, and
     `log_keys` are the keys that sign its heads, in the order in which they were added.
+    `features` is the feature level: the highest log format that a command has permitted.
     """
 
     applied_index: int = 0
@@ -487,6 +488,7 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     counts: bool = False
     tree: LogTree = LogTree()
     log_keys: tuple[LogKey, ...] = ()
+    features: int = 0
 
     def become_another(self, base: int) -> None:
         """Become the header of another cluster, whose history goes on from here: `base` is its

@@ -41,6 +41,7 @@ from streamd.streams.model import (
     Upload,
 )
 from streamd.streams.offsets import Position
+from streamd.streams.operation_records import Operations, abandon
 from streamd.streams.sessions import WriteSession
 from streamd.streams.tables import KeyValue, Table
 from streamd.streams.tails import Tails
@@ -107,6 +108,7 @@ class State:
         self.sessions = Table(WriteSession, keys.SESSION, store.get, _SESSION_LIMIT)
         self.tokens = Tokens(store)
         self.limits = LimitsTable(store)
+        self.operations = Operations(store)
         self._tables = (
             self.streams,
             self.producers,
@@ -131,6 +133,11 @@ class State:
         self._flushing_index = 0
 
     # -- changes ------------------------------------------------------------------------------
+
+    def become_another(self, base: int) -> None:
+        """Become the state of another cluster, with that `Header.incarnation_base`."""
+        self.header.become_another(base)
+        abandon(self.operations, self.header.log_ms)
 
     def append(
         self, key: bytes, stream: Stream, appends: Sequence[tuple[bytes, list[int]]]
@@ -264,6 +271,7 @@ class State:
             items.extend(table.begin_flush())
         items.extend(self.tokens.begin_flush())
         items.extend(self.limits.begin_flush())
+        items.extend(self.operations.begin_flush())
         items.extend(self.parts.begin_flush())
         items.extend(self._rows.items())
         items.append((keys.HEADER, _ENCODER.encode(self.header)))
