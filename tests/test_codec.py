@@ -15,7 +15,7 @@ from streamd.streams.commands import (
     CreateToken,
     Delete,
     OpenSession,
-    RaiseFeatures,
+    RaiseLevel,
     RecordOperation,
     RevokeToken,
     RotateToken,
@@ -47,7 +47,7 @@ COMMANDS: list[Command] = [
     RevokeToken(1),
     SetLimits("bucket", "ü", Limits(1, 2, 3, 0, 0, 2**53 - 1, 7, 8)),
     SetLimits("identity", "*"),
-    RaiseFeatures(6),
+    RaiseLevel(6),
 ]
 
 
@@ -136,11 +136,11 @@ GOLDEN: list[tuple[Command, str]] = [
         RecordOperation(OPERATION),
         (
             "93019192b07265636f72642d6f7065726174696f6e9f0302a5647261696e940290a0cd2710a36f7073cd"
-            "03e8919895a473746f7002a000a001cd03e9cd03e94dc200a0a772756e6e696e6700a0cd03e900c29090"
-            "90"
+            "03e8919995a473746f7002a000a001cd03e9cd03e94dc200a0c2a772756e6e696e6700a0cd03e900c290"
+            "9090"
         ),
     ),
-    (RaiseFeatures(6), "93019192ae72616973652d66656174757265730690"),
+    (RaiseLevel(6), "93019192ae72616973652d66656174757265730690"),
 ]
 
 

@@ -33,12 +33,13 @@ HELP = re.compile(r"(?!(?:That|Of|As|From|Made|What|Whether|In)\b)[A-Z0-9]\S*( \
 # Names that two classes or more have, each in another package, never used side by side.
 TWICE = {
     "Handler", "Operator", "Path",  # of routes
-    "Answer", "Batch", "Begun", "Bucket", "Change", "Chunk", "Consumer", "Counted", "Entry",
-    "Event", "Exchange", "Fenced", "Guard", "Head", "Header", "Identity", "Journal", "Limits",
-    "Link", "OffsetGone", "OutcomeUnknown", "Pack", "Part", "Piece", "Place", "Plan", "Progress",
-    "Range", "Ready", "Records", "Reply", "Request", "RequestRefused", "Settings", "Sink",
-    "Snapshot", "State", "Step", "Stored", "Stores", "Stream", "Table", "Transfer", "Transport",
-    "Unavailable", "Upload", "Verdict", "Wire", "Write", "Writes", "_Backup", "_Exchange", "_Rows",
+    "Answer", "Batch", "Begin", "Begun", "Bucket", "Change", "Chunk", "Consumer", "Counted",
+    "Entry", "Event", "Exchange", "Fenced", "Guard", "Head", "Header", "Host", "Identity",
+    "Journal", "Limits", "Link", "Member", "OffsetGone", "Operation", "OutcomeUnknown", "Pack",
+    "Part", "Pause", "Piece", "Place", "Plan", "Progress", "Range", "Ready", "Records", "Refused",
+    "Reply", "Request", "RequestRefused", "Resume", "Settings", "Sink", "Snapshot", "State",
+    "Step", "Stored", "Stores", "Stream", "Table", "Transfer", "Transport", "Unavailable",
+    "Upload", "Verdict", "View", "Wire", "Write", "Writes", "_Backup", "_Exchange", "_Rows",
     "_Write",
 }  # fmt: skip
 

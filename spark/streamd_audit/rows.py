@@ -14,7 +14,6 @@ from streamd_audit.commands import (
     Limits,
     LogKey,
     LogTree,
-    Operation,
     Place,
     Position,
     Producer,
@@ -23,6 +22,7 @@ from streamd_audit.commands import (
 )
 from streamd_audit.errors import BAD_ROW, TOO_LARGE, TOO_SHORT, UNKNOWN_FIELD, Damaged
 from streamd_audit.framing import Buffer, Decoder
+from streamd_audit.operations import Operation
 from streamd_audit.packs import Chunk, read_chunk
 
 # A row holds at most a request's body, or records that one chunk gathered.

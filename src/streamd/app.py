@@ -67,6 +67,7 @@ from streamd.node import cold_status, status
 from streamd.node.leader_operations import LeaderOperations
 from streamd.node.node import Node, wall_clock_ms
 from streamd.node.reports import NodeReports
+from streamd.operations.hosts import HostControl
 from streamd.process.cures import cure_of_address, with_cure
 from streamd.process.exits import errors_in
 from streamd.process.logs import suppressed_lines
@@ -103,7 +104,8 @@ class Environment:
     `run_blocking` runs calls that touch the disk,
     and `open_log_thread` opens a thread for those that touch the log, one at a time. Without a
     `network` the peers use TCP, at `cluster.listen`; without `cold` the object store is the one
-    that the section ``[cold]`` names. `disk_space` looks at a file system.
+    that the section ``[cold]`` names. `disk_space` looks at a file system. `hosts` acts on the
+    hosts of nodes, for operations on the cluster.
     """
 
     clock_ms: Callable[[], int] = wall_clock_ms
@@ -114,6 +116,7 @@ class Environment:
     network: Network | None = None
     cold: AsyncObjectStore | None = None
     disk_space: Callable[[Path], DiskSpace] = disk_space
+    hosts: HostControl | None = None
 
 
 class App:
@@ -271,6 +274,7 @@ class App:
             secrets=environment.secrets,
             publish=self._targets,
             publish_every_s=config.heads.publish_every_s,
+            hosts=environment.hosts,
         )
         self._leader_operations = LeaderOperations(self.node)
         self._reports = NodeReports(

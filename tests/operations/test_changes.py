@@ -38,7 +38,13 @@ def test_every_change_is_the_next_version() -> None:
 def test_a_paused_operation_stays_paused_when_the_operator_must_act() -> None:
     paused = changes.paused(changes.attempted(OPERATION, 1, NOW_MS), "", NOW_MS)
     asked = changes.asks_operator(paused, "do it", NOW_MS)
-    assert (asked.state, asked.why) == ("paused", "do it")
+    assert asked.state == "paused"
+    resumed = changes.resumed(asked, NOW_MS)
+    assert (resumed.state, resumed.why) == ("waiting_for_operator", "do it")
+    again = changes.resumed(changes.paused(resumed, "", NOW_MS), NOW_MS)
+    assert (again.state, again.why) == ("waiting_for_operator", "do it")
+    assert changes.confirmed(again, NOW_MS).state == "running"
+    assert changes.completed(again, "", NOW_MS).steps[0].note == "", "it asks no longer"
 
 
 def test_what_does_not_fit_the_state_is_refused() -> None:

@@ -11,9 +11,9 @@ from streamd.operations.planning import Newcomer, View
 from streamd.operations.steering import (
     MAX_ATTEMPTS,
     Action,
-    Begin,
+    Attempt,
     Complete,
-    Finish,
+    Conclude,
     Revise,
     Wait,
     next_action,
@@ -31,7 +31,7 @@ def act(operation: Operation, view: View) -> tuple[Operation, Action]:
     """Record the next action as the driver does."""
     action = next_action(operation, view)
     match action:
-        case Begin(incarnation=incarnation):
+        case Attempt(incarnation=incarnation):
             operation = changes.attempted(operation, incarnation, view.now_ms)
         case Complete(note=note):
             operation = changes.completed(operation, note, view.now_ms)
@@ -39,7 +39,7 @@ def act(operation: Operation, view: View) -> tuple[Operation, Action]:
             operation = changes.revised(operation, steps, view.now_ms)
         case Wait(reason=reason) if reason != operation.why:
             operation = changes.waiting(operation, reason, view.now_ms)
-        case Finish(state=state, why=why):
+        case Conclude(state=state, why=why):
             operation = changes.ended(operation, state, why, view)
     return operation, action
 
@@ -47,7 +47,7 @@ def act(operation: Operation, view: View) -> tuple[Operation, Action]:
 def restarting() -> Operation:
     """A rolling restart whose first step is in progress."""
     operation, action = act(begun("rolling-restart", VIEW), VIEW)
-    assert action == Begin(102)
+    assert action == Attempt(102)
     return operation
 
 
@@ -90,7 +90,7 @@ def test_between_steps_the_cluster_must_be_well_for_the_window() -> None:
     operation, action = act(operation, view)
     assert "must be well for 10 s before: restart node 3" in reason(action)
     assert isinstance(next_action(operation, later(view, 9_999)), Wait)
-    assert next_action(operation, later(view, 10_000)) == Begin(103)
+    assert next_action(operation, later(view, 10_000)) == Attempt(103)
 
 
 def test_the_window_begins_again_after_something_was_wrong() -> None:
@@ -102,7 +102,7 @@ def test_the_window_begins_again_after_something_was_wrong() -> None:
     assert reason(action) == "to restart node 3 would leave 1 of 3 voters; 2 are needed"
     operation, _ = act(operation, later(view, 11_000))
     assert isinstance(next_action(operation, later(view, 20_999)), Wait)
-    assert next_action(operation, later(view, 21_000)) == Begin(103)
+    assert next_action(operation, later(view, 21_000)) == Attempt(103)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_the_window_begins_again_after_something_was_wrong() -> None:
         (with_member(VIEW, 3, lag_entries=1001), "would leave 1 of 3 voters"),
         (with_member(VIEW, 3, disk_is_low=True), "disk of node 3 is nearly full"),
         (replace(VIEW, archive_age_ms=61_000, archive_limit_ms=60_000), "last 61 s"),
-        (with_member(VIEW, 2, incarnation=0), "which process it is"),
+        (with_member(VIEW, 2, incarnation=0), "has not introduced itself"),
     ],
 )
 def test_a_step_is_not_begun_while(view: View, why: str) -> None:
@@ -123,7 +123,7 @@ def test_a_step_is_not_begun_while(view: View, why: str) -> None:
 def test_the_node_itself_may_have_a_full_disk() -> None:
     assert next_action(
         begun("rolling-restart", VIEW), with_member(VIEW, 2, disk_is_low=True)
-    ) == Begin(102)
+    ) == Attempt(102)
 
 
 def test_leadership_goes_to_a_voter_that_is_well() -> None:
@@ -131,7 +131,7 @@ def test_leadership_goes_to_a_voter_that_is_well() -> None:
     view = with_member(cluster(1, 2), 2, answers=False)
     assert reason(next_action(operation, view)) == "no other voter is well"
     operation, action = act(operation, VIEW)
-    assert action == Begin(101)
+    assert action == Attempt(101)
     assert isinstance(next_action(operation, replace(VIEW, leader_id=0)), Wait)
     assert next_action(operation, replace(VIEW, leader_id=3)) == Complete()
 
@@ -142,12 +142,12 @@ def test_an_attempt_without_effect_is_made_again_and_not_for_ever() -> None:
         assert isinstance(next_action(operation, later(view, 119_999)), Wait)
         view = later(view, 120_000)
         operation, action = act(operation, view)
-        assert action == Begin(102)
+        assert action == Attempt(102)
     assert operation.steps[0].attempts == MAX_ATTEMPTS
     plain, action = act(operation, later(view, 120_000))
-    assert action == Finish("failed", "restart node 2: 5 attempts had no effect")
+    assert action == Conclude("failed", "restart node 2: 5 attempts had no effect")
     noted = changes.attempt_failed(operation, "ssh: no route", view.now_ms)
-    assert next_action(noted, later(view, 120_000)) == Finish(
+    assert next_action(noted, later(view, 120_000)) == Conclude(
         "failed", "restart node 2: 5 attempts had no effect: ssh: no route"
     )
     assert (plain.state, plain.voters, plain.learners) == ("failed", (1, 2, 3), ())
@@ -155,7 +155,7 @@ def test_an_attempt_without_effect_is_made_again_and_not_for_ever() -> None:
 
 def test_a_node_out_of_reach_keeps_the_number_of_its_process() -> None:
     view = later(with_member(VIEW, 2, answers=False, incarnation=0), 120_000)
-    assert next_action(restarting(), view) == Begin(102)
+    assert next_action(restarting(), view) == Attempt(102)
 
 
 def test_an_attempt_is_not_made_again_without_a_quorum() -> None:
@@ -165,7 +165,7 @@ def test_an_attempt_is_not_made_again_without_a_quorum() -> None:
 
 def test_a_node_that_left_is_not_restarted() -> None:
     gone = cluster(1, 3)
-    ended = Finish("failed", "cannot restart node 2: it is no longer a member")
+    ended = Conclude("failed", "cannot restart node 2: it is no longer a member")
     assert next_action(begun("rolling-restart", VIEW), gone) == ended
     assert next_action(restarting(), later(gone, 120_000)) == ended
     unsettled = replace(gone, is_settled=False)
@@ -219,7 +219,7 @@ def test_leadership_that_always_comes_back_fails_the_operation() -> None:
     steps = [Step("transfer-leadership", 2)] * 63
     operation = of_steps(*steps, Step("restart", 2))
     operation = replace(operation, current=63)
-    failed = Finish("failed", "leadership changed too often between the steps")
+    failed = Conclude("failed", "leadership changed too often between the steps")
     assert next_action(operation, replace(VIEW, leader_id=2)) == failed
 
 
@@ -230,7 +230,7 @@ def test_a_node_is_added_and_promoted() -> None:
     view = replace(VIEW, newcomers=(Newcomer("d:1", 4, 6),))
     operation = begun("replace-node", view, node_id=3, addresses=("d:1",), window_ms=0)
     operation, action = act(operation, view)
-    assert action == Begin()
+    assert action == Attempt()
     both = cluster(1, 2, 3, 4)
     learner = with_member(both, 4, is_voter=False, lag_entries=10**6)
     assert isinstance(next_action(operation, replace(learner, is_settled=False)), Wait)
@@ -242,19 +242,19 @@ def test_a_node_is_added_and_promoted() -> None:
     operation, action = act(operation, caught_up)
     assert action == Complete("node 4 has caught up")
     operation, action = act(operation, caught_up)
-    assert action == Begin(104)
+    assert action == Attempt(104)
     assert isinstance(next_action(operation, both), Wait), "node 3 still votes"
     after = cluster(1, 2, 4, connected=frozenset({1, 2, 3, 4}))
     operation, action = act(operation, after)
     assert action == Complete()
     operation, action = act(operation, after)
-    assert action == Begin(), "the node is no longer a member"
+    assert action == Attempt(), "the node is no longer a member"
     operation = changes.carried_out(operation, after.now_ms)
     assert isinstance(next_action(operation, after), Wait), "it is still connected"
     operation, action = act(operation, cluster(1, 2, 4))
     assert action == Complete()
     operation, action = act(operation, cluster(1, 2, 4))
-    assert action == Finish("done")
+    assert action == Conclude("done")
     assert (operation.state, operation.voters) == ("done", (1, 2, 4))
     assert all(record.ended_at_ms for record in operation.steps)
 
@@ -275,14 +275,14 @@ def test_features_are_raised_when_all_run_one_release_and_were_met() -> None:
     old = replace(VIEW, level=0)
     mixed = with_member(old, 2, release="")
     assert "different releases: 1.0, unknown" in reason(next_action(operation, mixed))
-    assert next_action(operation, old) == Begin()
+    assert next_action(operation, old) == Attempt()
     unmet = with_member(VIEW, 2, log_format=0)
-    assert next_action(operation, unmet) == Begin()
+    assert next_action(operation, unmet) == Attempt()
 
 
 def test_an_installation_is_done_when_its_end_is_recorded() -> None:
     operation, action = act(of_steps(Step("install", 2, release="2.0")), VIEW)
-    assert action == Begin(102)
+    assert action == Attempt(102)
     assert isinstance(next_action(operation, later(VIEW, 599_999)), Wait)
     operation = changes.carried_out(operation, VIEW.now_ms)
     assert next_action(operation, VIEW) == Complete()
@@ -316,16 +316,17 @@ def test_the_operator_is_asked_and_may_answer_or_just_do_it() -> None:
 
 def test_a_cancelled_operation_ends_at_once_or_after_the_attempt() -> None:
     operation = changes.cancelled(begun("rolling-restart", VIEW), "eve", VIEW.now_ms)
-    assert next_action(operation, VIEW) == Finish("cancelled", "cancelled before: restart node 2")
+    assert next_action(operation, VIEW) == Conclude("cancelled", "cancelled before: restart node 2")
 
     operation = changes.cancelled(restarting(), "eve", VIEW.now_ms)
     assert "step in progress must end" in reason(next_action(operation, VIEW))
-    during = Finish("cancelled", "cancelled during: restart node 2")
+    during = Conclude("cancelled", "cancelled during: restart node 2")
     assert next_action(operation, later(VIEW, 120_000)) == during
-    assert next_action(replace(operation, state="waiting_for_operator"), VIEW) == during
+    asked = changes.asks_operator(operation, "do it", VIEW.now_ms)
+    assert next_action(asked, VIEW) == during
 
     all_done = replace(operation, current=len(operation.steps))
-    assert next_action(all_done, VIEW) == Finish("cancelled", "cancelled after the last step")
+    assert next_action(all_done, VIEW) == Conclude("cancelled", "cancelled after the last step")
 
 
 def test_a_change_of_the_members_is_settled_before_an_operation_is_cancelled() -> None:
@@ -333,4 +334,4 @@ def test_a_change_of_the_members_is_settled_before_an_operation_is_cancelled() -
     operation = changes.cancelled(operation, "", VIEW.now_ms)
     late = later(replace(VIEW, is_settled=False), 10**6)
     assert reason(next_action(operation, late)) == "a change of the members is not settled"
-    assert isinstance(next_action(operation, later(VIEW, 15_000)), Finish)
+    assert isinstance(next_action(operation, later(VIEW, 15_000)), Conclude)

@@ -25,7 +25,7 @@ from streamd.streams.commands import (
     NewSlice,
     OpenSession,
     PublishSnapshot,
-    RaiseFeatures,
+    RaiseLevel,
     RecordOperation,
     RenewIncarnations,
     RevokeToken,
@@ -63,7 +63,9 @@ _FINDING = VerifiedPosition(7, Verdict.BOUNDARY, 3, 17)
 
 _TREE = LogTree(1, (bytes([5]) * 32, bytes([6]) * 32))
 _SCRUB = Scrub(1, NOW_MS, True, (2, 1), "name", 3, 4, 5, ("m",), 1, ("d",), 1, 8, (1, 2, 3))
-_STEP = StepRecord(Step("restart", 2, "b:1", 3, "1.0"), 1, NOW_MS, NOW_MS, 7, True, NOW_MS, "n")
+_STEP = StepRecord(
+    Step("restart", 2, "b:1", 3, "1.0"), 1, NOW_MS, NOW_MS, 7, True, NOW_MS, "n", True
+)
 _OPERATION = Operation(
     1, 2, "upgrade", Arguments(2, ("a:1",), "1.0", 5), "ops", NOW_MS, (_STEP,), "failed", 1, "why",
     NOW_MS, NOW_MS, True, (1, 2), (3,),
@@ -96,7 +98,7 @@ COMMANDS: list[Command] = [
     EndProducers(_KEY, ["p", "é"]),
     AddLogKey(1, LogKey(2, bytes([7]) * 32, bytes([8]) * 32, bytes([9]) * 64)),
     RecordOperation(_OPERATION),
-    RaiseFeatures(6),
+    RaiseLevel(6),
 ]
 
 

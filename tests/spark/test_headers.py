@@ -10,7 +10,7 @@ from streamd_audit.commands import (
     LogKey,
     LogTree,
     Place,
-    RaiseFeatures,
+    RaiseLevel,
     RenewIncarnations,
     Scrub,
     Scrubbed,
@@ -104,7 +104,10 @@ def test_keys_are_added_in_order_and_end_with_a_recovery() -> None:
 
 
 def test_the_feature_level_only_rises() -> None:
-    raised = [(1, 0, RaiseFeatures(6)), (2, 0, RaiseFeatures(4)), (3, 0, RenewIncarnations(9))]
-    commands: list[tuple[int, int, OfHeader]] = [*raised]
+    commands: list[tuple[int, int, OfHeader]] = [
+        (1, 0, RaiseLevel(6)),
+        (2, 0, RaiseLevel(4)),
+        (3, 0, RenewIncarnations(9)),
+    ]
     seen = follow(commands, [(0, 9), (1, 9), (2, 9), (3, 9)], Header())
     assert [one.features for one in seen] == [0, 6, 6, 6]

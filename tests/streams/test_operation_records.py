@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from streamd.operations.model import Arguments, Operation, Step, StepRecord
-from streamd.streams.commands import RaiseFeatures, RecordOperation, RenewIncarnations, Result
+from streamd.streams.commands import RaiseLevel, RecordOperation, RenewIncarnations, Result
 from streamd.streams.operation_records import MAX_OPERATIONS
 from tests.streams.driver import Driver
 
@@ -73,7 +73,7 @@ def test_what_does_not_fit_changes_nothing(driver: Driver) -> None:
     assert not driver.state.operations.records
 
 
-def test_another_cluster_does_not_go_on_with_the_operation(driver: Driver) -> None:
+def test_another_cluster_abandons_the_operation(driver: Driver) -> None:
     put(driver, FIRST)
     driver.do(RenewIncarnations(5))
     ended = driver.state.operations.records[1]
@@ -84,8 +84,8 @@ def test_another_cluster_does_not_go_on_with_the_operation(driver: Driver) -> No
 
 
 def test_the_feature_level_only_rises(driver: Driver) -> None:
-    assert driver.do(RaiseFeatures(6)).result is Result.DONE
-    driver.do(RaiseFeatures(4))
+    assert driver.do(RaiseLevel(6)).result is Result.DONE
+    driver.do(RaiseLevel(4))
     driver.flush()
     driver.reopen()
     assert driver.state.header.features == 6

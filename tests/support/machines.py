@@ -19,6 +19,7 @@ from streamd.config.settings import ClusterConfig, ColdConfig, Config, ServerCon
 from streamd.group.stores import Stores
 from streamd.node.node import UNGUARDED, Node
 from streamd.objectstore.objects import ObjectStore
+from streamd.operations.hosts import HostControl
 from streamd.process.metrics import Metrics
 from streamd.tiering.async_store import AsyncObjectStore
 from tests.sim.network import Network, Port, address_of
@@ -62,6 +63,7 @@ class Machine:
         # How far this node's wall clock is ahead of the others'.
         self.ahead_ms = 0
         self.running: App | None = None
+        self.hosts: HostControl | None = None
         self._network = network
         self._store = store
         self._lives = 0
@@ -140,6 +142,7 @@ class Machine:
             open_log_thread=in_order(self._run_blocking),
             network=Port(self._network, self.node_id),
             cold=self._cold(),
+            hosts=self.hosts,
         )
 
     def _cold(self) -> AsyncObjectStore | None:

@@ -23,7 +23,6 @@ from streamd_audit.arrow import map_in_arrow
 from streamd_audit.commands import (
     CreateToken,
     Limits,
-    Operation,
     RecordOperation,
     RenewIncarnations,
     RevokeToken,
@@ -33,6 +32,7 @@ from streamd_audit.commands import (
 from streamd_audit.errors import Damaged
 from streamd_audit.findings import FINDINGS_DDL, finding, findings_batch
 from streamd_audit.frames import rows_in
+from streamd_audit.operations import Operation
 from streamd_audit.replay import quotas, run
 from streamd_audit.replay.model import Place
 from streamd_audit.replay.operations import Operations

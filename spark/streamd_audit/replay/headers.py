@@ -17,7 +17,7 @@ from streamd_audit.commands import (
     LogKey,
     LogTree,
     Place,
-    RaiseFeatures,
+    RaiseLevel,
     RenewIncarnations,
     Scrub,
     Scrubbed,
@@ -30,7 +30,7 @@ from streamd_audit.tree import placed
 NOT_COMPARED = ("flushed_bytes",)
 _MAX_KEYS = 256
 
-OfHeader = Archived | Scrubbed | RenewIncarnations | AddLogKey | RaiseFeatures
+OfHeader = Archived | Scrubbed | RenewIncarnations | AddLogKey | RaiseLevel
 
 
 class Difference(NamedTuple):
@@ -132,7 +132,7 @@ def _after(seen: Seen, command: OfHeader, index: int) -> Seen:
             return replace(seen, tree=LogTree(), log_keys=[])
         case AddLogKey():
             return replace(seen, log_keys=[*seen.log_keys, *_added(seen.log_keys, command)])
-        case RaiseFeatures(level=level):
+        case RaiseLevel(level=level):
             return replace(seen, features=max(level, seen.features))
     before, place, tree = seen.archived, command.place, command.tree
     if command.previous != before or not before.index < place.index < index:

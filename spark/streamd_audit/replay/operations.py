@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from streamd_audit.commands import Operation
+from streamd_audit.operations import Operation
 
 _MAX_OPERATIONS = 100
 _MAX_STEPS, _MAX_ADDRESSES, _MAX_WINDOW_MS = 64, 16, 600_000

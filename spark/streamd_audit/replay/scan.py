@@ -32,7 +32,7 @@ from streamd_audit.commands import (
     OpenSession,
     Package,
     PublishSnapshot,
-    RaiseFeatures,
+    RaiseLevel,
     RecordOperation,
     RenewIncarnations,
     RevokeToken,
@@ -318,7 +318,7 @@ def _facts(group: int, entry: LogEntry, position: int, command: Any) -> Iterator
             yield _row(SETTING, *place, one=RENEWED, two=command.base)
             yield _row(HEADER, *place, body=encode(command))
             yield _row(TOKEN, *place, two=entry.log_ms, body=encode(command))
-        case AddLogKey() | RaiseFeatures():
+        case AddLogKey() | RaiseLevel():
             yield _row(HEADER, *place, body=encode(command))
         # Nor have these.
         case Archived() | Scrubbed() if command.term == entry.term:

@@ -5,7 +5,7 @@ An operator may ask any node; it passes the command on to the leader.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any
 
@@ -17,8 +17,15 @@ from msgspec.structs import replace
 from streamd import __version__
 from streamd.cluster.cluster import Cluster
 from streamd.group.group import Group
-from streamd.group.log_formats import LogFormats, lacking
+from streamd.group.log_formats import (
+    LAST_WITHOUT_LEVEL,
+    LOG_FORMAT,
+    OPERATIONS_FORMAT,
+    LogFormats,
+    lacking,
+)
 from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.operations.requests import Begin, Cancel, Confirm, Pause, RaiseFeatures, Resume
 from streamd.protocol.problems import Problem, ProblemError
 from streamd.raft.core import (
     ChangeInProgress,
@@ -29,6 +36,7 @@ from streamd.raft.core import (
     TransferInProgress,
 )
 from streamd.raft.messages import Configuration
+from streamd.streams.commands import RaiseLevel
 from streamd.transport import Hello
 from streamd.transport import errors as transport_errors
 
@@ -41,7 +49,7 @@ _SUCCESSION_S = 0.5
 # A learner this close to the leader's log slows no one down as a voter.
 _CAUGHT_UP_ENTRIES = 1000
 # A live peer answers each heartbeat. The log of one that is down may be the longest.
-_SILENT_TICKS = 5
+SILENT_TICKS = 5
 
 
 # The limit of the configuration, and small enough for a command between nodes.
@@ -73,7 +81,10 @@ class Transfer(msgspec.Struct, frozen=True, tag="transfer"):
     node_id: NodeId | None = None
 
 
-AdminCommand = Add | Promote | Remove | Transfer
+MemberCommand = Add | Promote | Remove | Transfer | RaiseFeatures
+# What the driver of operations takes (`node.operations`).
+ForOperations = Begin | Pause | Resume | Cancel | Confirm
+AdminCommand = MemberCommand | ForOperations
 
 _ENCODER = msgspec.json.Encoder()
 _ADMIN_COMMAND = msgspec.json.Decoder(AdminCommand)
@@ -96,6 +107,10 @@ class Administration:
         self._cluster = cluster
         self._formats = LogFormats(group.view, group.state, cluster)
         self._one_at_a_time = trio.Lock()
+        # A level to which a command that may yet take effect raises the features.
+        self._raising = 0
+        # Carries out requests about operations at the leader.
+        self.operate: Callable[[ForOperations], Awaitable[dict[str, Any]]] | None = None
 
     async def perform(self, command: AdminCommand) -> dict[str, Any]:
         """Carry out a command, here or at the leader; returns leader and members afterwards.
@@ -122,7 +137,12 @@ class Administration:
         if not leader_id:
             raise Unavailable("no leader is known")
         if leader_id == self._group.view.node_id:
-            return await self._carry_out(command)
+            return await self.carry_out(command)
+        is_newer = isinstance(command, ForOperations | RaiseFeatures)
+        if is_newer and (self._cluster.log_format_of(leader_id) or 0) < OPERATIONS_FORMAT:
+            raise Problem.FEATURES_NOT_RAISED.error(
+                f"node {leader_id}, which leads, runs a release without operations"
+            )
         payload = await self._cluster.ask_to_administer(leader_id, _ENCODER.encode(command))
         reply = _REPLY.decode(payload)
         if reply.code is not None:
@@ -134,11 +154,17 @@ class Administration:
     async def administer(self, payload: bytes) -> bytes:
         """Carry out an encoded command that another node passed on. Raises `Unavailable`."""
         try:
-            return _ENCODER.encode(_Reply(await self._carry_out(_ADMIN_COMMAND.decode(payload))))
+            return _ENCODER.encode(_Reply(await self.carry_out(_ADMIN_COMMAND.decode(payload))))
         except ProblemError as error:
             return _ENCODER.encode(_Reply(code=error.problem.code, message=str(error)))
 
-    async def _carry_out(self, command: AdminCommand) -> dict[str, Any]:
+    async def carry_out(self, command: AdminCommand) -> dict[str, Any]:
+        """Carry out a command here. Raises as `perform`, and `Unavailable` on any node but the
+        leader."""
+        if isinstance(command, ForOperations):
+            self._must_lead()
+            assert self.operate is not None, "the node has its driver"
+            return await self.operate(command)
         async with self._one_at_a_time:
             self._must_lead()
             match command:
@@ -150,6 +176,9 @@ class Administration:
                     await self._remove(node_id)
                 case Transfer(node_id=wanted):
                     await self._transfer(wanted)
+                case RaiseFeatures():
+                    await self._raise_features()
+                    return self.features()
         configuration = self._group.view.configuration
         return {
             "leader_id": self._group.view.leader_id or None,
@@ -186,7 +215,7 @@ class Administration:
     def _must_understand(self, node_id: int, log_format: int | None) -> None:
         """Raises `ProblemError` for a node that could not read the log. 0.1.0 would even end
         on its first unknown command."""
-        needed = self._formats.needed
+        needed = max(self._formats.needed, self._raising)
         if log_format is not None and log_format < needed:
             own = f"node {self._group.view.node_id} runs {__version__}"
             raise Problem.RELEASE_TOO_OLD.error(
@@ -258,6 +287,7 @@ class Administration:
         ends_at = trio.current_time() + _CHANGE_TIMEOUT_S
         while True:
             self._must_lead()
+            await self._know_the_level(ends_at)
             committed = group.view.commit_index
             target = _of_members_only(change(group.view.configuration))
             try:
@@ -270,6 +300,56 @@ class Administration:
                 raise Problem.INVALID_CONFIGURATION.error(str(error)) from error
             except (NotLeader, Overloaded, TransferInProgress) as error:
                 raise Unavailable(str(error)) from error
+
+    # -- features -----------------------------------------------------------------------------
+
+    def features(self) -> dict[str, Any]:
+        """The feature level, the highest one that this release knows, and the log format that each
+        member understands, None for one that this node has not met."""
+        members = {str(one): found for one, found in self._formats.of_members.items()}
+        return {"level": self._formats.level, "highest": LOG_FORMAT, "members": members}
+
+    async def raise_new_features(self) -> bool:
+        """Raise the level if nobody has to be asked. Returns whether it is as high as it can be
+        without being asked."""
+        if self._formats.rises_by_itself:
+            await self.carry_out(RaiseFeatures())
+        return self._formats.level >= LOG_FORMAT
+
+    async def _raise_features(self) -> None:
+        """While this runs nothing else changes the members, so those that are asked are all."""
+        group = self._group
+        await self._know_the_level(trio.current_time() + _CHANGE_TIMEOUT_S)
+        level = self._formats.common
+        if group.view.committed_configuration != group.view.configuration:
+            raise Problem.CHANGE_IN_PROGRESS.error("a change of the members is not committed")
+        if level <= max(self._formats.level, LAST_WITHOUT_LEVEL):
+            if self._formats.level >= LOG_FORMAT:
+                return
+            raise Problem.FEATURES_NOT_RAISED.error(
+                f"no level above {max(level, self._formats.level)} is understood by every member: "
+                f"{self._formats.of_members}"
+            )
+        self._raising = level
+        try:
+            await group.writes.propose(RaiseLevel(level))
+        except Unavailable:
+            self._raising = 0
+            raise
+        self._raising = 0
+        log.info("raised the feature level", level=level)
+
+    async def _know_the_level(self, ends_at: float) -> None:
+        """Wait until an entry of this term is applied, and so all of earlier terms: one may raise
+        the level. Raises `Unavailable`."""
+        group = self._group
+
+        def is_known() -> bool:
+            return group.state.header.applied_term == group.view.term or not group.view.leads
+
+        if not await group.view.wait_for(is_known, ends_at - trio.current_time()):
+            raise Unavailable("nothing of this leader's term is applied yet")
+        self._must_lead()
 
     def _must_lead(self) -> None:
         if not self._group.view.leads:
@@ -300,7 +380,7 @@ class Administration:
             log.info("leadership transferred", to=group.view.leader_id)
 
     def _answers(self, voter: int) -> bool:
-        return self._group.view.peers()[voter].ticks_since_heard < _SILENT_TICKS
+        return self._group.view.peers()[voter].ticks_since_heard < SILENT_TICKS
 
     def _successor(self) -> int | None:
         """The voter that is fit best to lead in this leader's place; None without another one."""

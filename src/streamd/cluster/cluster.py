@@ -367,6 +367,14 @@ class Cluster:
         hello = self._met.get(node_id)
         return None if hello is None else hello.log_format
 
+    def incarnation_of(self, node_id: int) -> int:
+        """The number that a node's process drew, as of its last connection to this one; 0 until it
+        has connected."""
+        if node_id == self.node_id:
+            return self.transport.instance
+        hello = self._met.get(node_id)
+        return 0 if hello is None else hello.instance
+
     async def ask_to_administer(self, leader_id: int, payload: bytes) -> bytes:
         """Send the leader an admin command. Raises as `forward` does."""
         return await self._ask(leader_id, RequestKind.ADMIN, payload)
@@ -453,6 +461,14 @@ class Cluster:
     def is_dialled_by(self, node_id: int) -> bool:
         """Whether a node has a connection to this one that it dialled itself."""
         return self.transport.is_dialled_by(node_id)
+
+    def peer_address_of(self, node_id: int) -> str | None:
+        """The address at which peers reach a node: a member, or one that has connected."""
+        for member_id, peer_address, _ in self._configuration.addresses:
+            if member_id == node_id:
+                return peer_address
+        hello = self._met.get(node_id)
+        return None if hello is None else hello.peer_address
 
     def client_address_of(self, node_id: int) -> str | None:
         """The address at which clients reach a member."""

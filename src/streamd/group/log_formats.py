@@ -1,8 +1,11 @@
 """Which format of the log may be used, and what a node must understand to become a member.
 
 A node names the highest log format that it understands when it connects (`Hello.log_format`).
-Commands and rules of a format are used once all members understand it, as the version of an etcd
-cluster is the lowest of its members' versions. From then on no member may be older.
+Commands and rules of a format are used once the *feature level* has been raised to it, by a command
+in the log (`RaiseLevel`): until then the release before can read everything. It is raised only
+to what all members understand, and from then on no member may be older. Formats up to
+`LAST_WITHOUT_LEVEL` are from before there was a level: they are used as soon as all members
+understand them.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ LIMITS_FORMAT = 3
 PRODUCERS_FORMAT = 4
 TREE_FORMAT = 5
 OPERATIONS_FORMAT = 6
+# Later ones wait until the feature level is raised to them.
+LAST_WITHOUT_LEVEL = TREE_FORMAT
 
 
 def _has_tree(header: Header) -> bool:
@@ -88,8 +93,43 @@ class LogFormats:
         has_sessions = any(state.sessions.get(keys.number(one)) is not None for one in members)
         return SESSIONS_FORMAT if has_sessions else 0
 
+    @property
+    def level(self) -> int:
+        """The feature level; 0 until it was raised for the first time."""
+        return self._state.header.features
+
+    @property
+    def of_members(self) -> dict[int, int | None]:
+        """The log format that each member understands; None for those that this node has not
+        met."""
+        own, members = self._members.node_id, self._members.configuration.members()
+        return {
+            one: LOG_FORMAT if one == own else self._peers.log_format_of(one)
+            for one in sorted(members)
+        }
+
+    @property
+    def common(self) -> int:
+        """The highest format that every member understands; 0 if one was not met."""
+        return min((found or 0 for found in self.of_members.values()), default=0)
+
+    @property
+    def rises_by_itself(self) -> bool:
+        """Whether nobody has to be asked to raise the level: there is something to raise, and
+        either no other member, or nothing yet that an operator could want to take back to an
+        earlier release."""
+        state = self._state
+        if not max(self.level, LAST_WITHOUT_LEVEL) < self.common:
+            return False
+        is_alone = self._members.configuration.members() == {self._members.node_id}
+        is_empty = state.header.next_stream_id == 1 and not len(state.tokens) + len(state.limits)
+        return is_alone or is_empty
+
     def may_use(self, log_format: int) -> bool:
-        """Whether all members understand a format: they say so, or it is already in use."""
+        """Whether all members understand a format: the level says so, or, of the older formats,
+        they say so, or it is already in use."""
+        if log_format > LAST_WITHOUT_LEVEL:
+            return self.level >= log_format
         others = self._members.configuration.members() - {self._members.node_id}
         return (
             all((self._peers.log_format_of(one) or 0) >= log_format for one in others)
@@ -98,12 +138,11 @@ class LogFormats:
 
     @property
     def needed(self) -> int:
-        """The format that a newcomer must understand: what all members understand may be in the
-        log by now. Members that this node has not met do not count."""
-        members = self._members.configuration.members() - {self._members.node_id}
-        known = (self._peers.log_format_of(one) for one in members)
-        common = min([LOG_FORMAT, *(found for found in known if found is not None)])
-        return max(common, self.in_use)
+        """The format that a newcomer must understand: the feature level; and of the older formats
+        what all members understand, which may be in the log by now. Members that this node has not
+        met do not count."""
+        known = [found for found in self.of_members.values() if found is not None]
+        return max(min([LAST_WITHOUT_LEVEL, *known]), self.in_use)
 
     def lacked_by(self, node_id: int) -> str:
         """In words, what the log uses and another member does not understand, which came back with

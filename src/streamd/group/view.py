@@ -89,6 +89,11 @@ class GroupView:
         return self._core.configuration
 
     @property
+    def committed_configuration(self) -> Configuration:
+        """The last configuration known to be committed."""
+        return self._core.committed_configuration
+
+    @property
     def refused_messages(self) -> int:
         """How many Raft messages were ignored because their senders may not send them."""
         return self._core.refused_messages

@@ -40,6 +40,7 @@ class LeaderOperations:
             "scrub": self._scrub,
             "status": self._status,
             "cold": self._cold,
+            "health": self._health,
         }
 
     async def start(self, work: str) -> Found | None:
@@ -110,6 +111,10 @@ class LeaderOperations:
         if not self._node.group.view.leads:
             raise Unavailable("this node is not the leader")
         return status.report(self._node)
+
+    async def _health(self) -> Found:
+        """What any node says of itself, whether it leads or not."""
+        return {"disk_is_low": self._node.disk.is_low}
 
     async def _cold(self) -> Found:
         self._led()

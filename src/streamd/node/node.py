@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random, SystemRandom
 
+import structlog
 import trio
 
+from streamd import __version__
 from streamd.backup.archive import Archive
 from streamd.backup.checkpoints import ArchiveTarget, Checkpointer
 from streamd.backup.log_heads import LogHeads
@@ -25,20 +27,24 @@ from streamd.config.settings import ClusterConfig, ColdConfig, StorageConfig
 from streamd.group.group import Group
 from streamd.group.log_formats import TREE_FORMAT, LogFormats
 from streamd.group.peers import ChangeListener, NoPeers
-from streamd.group.proposals import Unavailable
+from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.group.reclaim import reclaim_forever
 from streamd.group.stores import Stores, open_core
 from streamd.inspection.disks import DiskSpace, disk_space
 from streamd.node.blobs import Blobs
 from streamd.node.disk_guard import DiskGuard
 from streamd.node.foresight import Foresight
+from streamd.node.operations import Operations
+from streamd.node.operations_view import Health, LeaderSurroundings
 from streamd.node.position_lookup import PositionLookup
 from streamd.node.prover import Prover
 from streamd.node.reads import Reads
+from streamd.operations.hosts import HostControl
 from streamd.process.metrics import Metrics
 from streamd.process.threads import OneThread, RunBlocking
 from streamd.storage.data_dir import LOG_KEY_BYTES
 from streamd.storage.incoming import SnapshotSink
+from streamd.streams.commands import RaiseLevel
 from streamd.streams.machine import Machine
 from streamd.streams.state import State
 from streamd.tiering.async_store import AsyncObjectStore
@@ -47,6 +53,8 @@ from streamd.tiering.eviction import Evictor
 from streamd.tiering.flush import Flusher
 from streamd.tiering.gc import ColdGc
 from streamd.tiering.tier import ColdTier, PeriodicTask
+
+log = structlog.get_logger("streamd.node")
 
 UNGUARDED = StorageConfig(min_free_bytes=0)
 
@@ -78,8 +86,10 @@ class Node:
         secrets: Random | None = None,
         publish: Sequence[HeadTarget] = (),
         publish_every_s: float = 60.0,
+        hosts: HostControl | None = None,
     ) -> None:
         """`secrets` makes what nobody may guess. The leader sends heads of the log to `publish`.
+        `hosts` acts on the hosts of nodes, for operations; without it the operator does.
 
         Blocks for a read or two. Raises `StorageError` when the stores do not fit together.
         """
@@ -117,18 +127,35 @@ class Node:
         self.lookup = PositionLookup(self.group, self.reads, self.foresight)
         self.blobs = Blobs(state, stores.state, reader, run_blocking)
         self.administration: Administration | None = None
+        self.operations: Operations | None = None
         if cluster is not None:
             self.administration = Administration(self.group, cluster)
-            self._sender = SnapshotSender(
-                self.group,
-                cluster,
-                only_hot=cold is not None,
-                run_blocking=run_blocking,
-                random=random,
-            )
-            sink = SnapshotSink(stores.data_dir.incoming)
-            self._receiver = SnapshotReceiver(self.group, sink, run_blocking=run_blocking)
+            self.operations = self._operations(cluster, self.administration, hosts)
+            self._ship_snapshots(cluster, random, only_hot=cold is not None)
         self._nursery: trio.Nursery | None = None
+
+    def _ship_snapshots(self, cluster: Cluster, random: Random, *, only_hot: bool) -> None:
+        """Set up what sends Raft snapshots to other nodes, and takes theirs."""
+        self._sender = SnapshotSender(
+            self.group, cluster, only_hot=only_hot, run_blocking=self.run_blocking, random=random
+        )
+        sink = SnapshotSink(self.stores.data_dir.incoming)
+        self._receiver = SnapshotReceiver(self.group, sink, run_blocking=self.run_blocking)
+
+    def _operations(
+        self, cluster: Cluster, administration: Administration, hosts: HostControl | None
+    ) -> Operations:
+        surroundings = LeaderSurroundings(
+            self.group,
+            cluster,
+            administration,
+            self.log_formats,
+            release=__version__,
+            hosts=hosts,
+            own_health=lambda: Health(disk_is_low=self.disk.is_low),
+            archive_age_ms=lambda: None if self.archive is None else self.archive.lag_ms,
+        )
+        return Operations(self.group, administration, surroundings)
 
     def _cold_tier(
         self, cold: AsyncObjectStore | None, config: ColdConfig, random: Random
@@ -264,16 +291,27 @@ class Node:
                 nursery.start_soon(self._receiver.tidy_forever)
             else:
                 await self.group.reads.catch_up()
+                await self._raise_features()
             nursery.start_soon(
                 reclaim_forever, self.stores.state, self.run_blocking, self.group.pins
             )
             if self.cold_tier is not None:
                 nursery.start_soon(self.cold_tier.run)
+            if self.operations is not None:
+                nursery.start_soon(self.operations.run)
             yield
             if self.cluster is not None:
                 self.cluster.member = None
             await self.group.storage.flush()
             nursery.cancel_scope.cancel()
+
+    async def _raise_features(self) -> None:
+        """Raise the feature level of a node that is alone: nobody could lack what it brings."""
+        if self.log_formats.rises_by_itself:
+            try:
+                await self.group.writes.propose(RaiseLevel(self.log_formats.common))
+            except (Unavailable, OutcomeUnknown) as error:
+                log.info("the features are raised at a later start", why=str(error))
 
     # -- what peers ask -----------------------------------------------------------------------
 

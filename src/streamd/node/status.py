@@ -9,6 +9,7 @@ from typing import Any
 from streamd import __version__
 from streamd.cluster.cluster import Cluster
 from streamd.node.node import Node
+from streamd.node.operations import Operations
 from streamd.process.metrics import Metrics
 from streamd.raft.interface import PeerStatus
 from streamd.streams.model import Bucket
@@ -46,7 +47,24 @@ def report(node: Node) -> dict[str, Any]:
         found["membership"] = "member" if outsider is None else outsider.word
         found["advice"] = None if outsider is None else outsider.advice
         found["members"] = _members(node, node.cluster)
+        found["incarnation"] = f"{node.cluster.incarnation_of(group.view.node_id):016x}"
+    found["features"] = node.log_formats.level
+    if node.operations is not None:
+        found["operation"] = _operation(node.operations)
     return found
+
+
+def _operation(operations: Operations) -> dict[str, object] | None:
+    """The latest operation on the cluster, in short."""
+    if not (recorded := operations.recorded()):
+        return None
+    latest = recorded[-1]
+    return {
+        "id": latest.operation_id,
+        "kind": latest.kind,
+        "state": latest.state,
+        "why": latest.why,
+    }
 
 
 def _members(node: Node, cluster: Cluster) -> list[dict[str, object]]:

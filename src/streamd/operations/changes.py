@@ -58,6 +58,7 @@ def attempted(operation: Operation, incarnation: int, now_ms: int) -> Operation:
         incarnation=incarnation,
         confirmed=False,
         note="",
+        asks=False,
     )
     return _with_step(operation, record, now_ms, state="running", why="")
 
@@ -74,9 +75,13 @@ def attempt_failed(operation: Operation, note: str, now_ms: int) -> Operation:
 
 def asks_operator(operation: Operation, what: str, now_ms: int) -> Operation:
     """Only the operator can do the step."""
-    if operation.state == "paused":
-        return _next(operation, now_ms, why=clipped(what))
-    return _next(operation, now_ms, state="waiting_for_operator", why=clipped(what))
+    record = replace(_current(operation), note=clipped(what), asks=True)
+    asked = _with_step(operation, record, now_ms)
+    return asked if operation.state == "paused" else _waiting_for_operator(asked)
+
+
+def _waiting_for_operator(operation: Operation) -> Operation:
+    return replace(operation, state="waiting_for_operator", why=_current(operation).note)
 
 
 def completed(operation: Operation, note: str, now_ms: int) -> Operation:
@@ -86,7 +91,8 @@ def completed(operation: Operation, note: str, now_ms: int) -> Operation:
         record,
         begun_at_ms=record.begun_at_ms or now_ms,
         ended_at_ms=now_ms,
-        note=clipped(note) or record.note,
+        note=clipped(note) or ("" if record.asks else record.note),
+        asks=False,
     )
     done = _with_step(operation, record, now_ms)
     if operation.state != "paused":
@@ -139,7 +145,9 @@ def resumed(operation: Operation, now_ms: int) -> Operation:
     _must_go_on(operation)
     if operation.state != "paused":
         raise Refused(f"operation {operation.operation_id} is not paused")
-    return _next(operation, now_ms, state="running", why="")
+    resumed = _next(operation, now_ms, state="running", why="")
+    record = operation.step
+    return _waiting_for_operator(resumed) if record is not None and record.asks else resumed
 
 
 def cancelled(operation: Operation, by: str, now_ms: int) -> Operation:
@@ -154,7 +162,8 @@ def confirmed(operation: Operation, now_ms: int) -> Operation:
     _must_go_on(operation)
     if operation.state != "waiting_for_operator":
         raise Refused(f"operation {operation.operation_id} waits for nothing from the operator")
-    record = replace(_current(operation), confirmed=True, attempted_at_ms=now_ms)
+    record = _current(operation)
+    record = replace(record, confirmed=True, attempted_at_ms=now_ms, note="", asks=False)
     return _with_step(operation, record, now_ms, state="running", why="")
 
 

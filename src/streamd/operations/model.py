@@ -82,7 +82,8 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
 
     An attempt is recorded before it is made, with the node's `incarnation` (the number of its
     process, 0 if unknown) until then: by another one, the leader sees that the node restarted.
-    `confirmed` means that the operator says it is done; `note` is what the last attempt came to.
+    `confirmed` means that it was carried out, by the control of hosts or as the operator says.
+    `note` is what the last attempt came to; if `asks` is set, what the operator is asked to do.
     """
 
     step: Step
@@ -93,6 +94,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     confirmed: bool = False
     ended_at_ms: int = 0
     note: str = ""
+    asks: bool = False
 
     @property
     def is_begun(self) -> bool:

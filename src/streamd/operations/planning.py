@@ -24,7 +24,8 @@ class Member(msgspec.Struct, frozen=True):
     """A member as the leader knows it.
 
     `incarnation` is the number of its process when it was last connected, and `log_format` what
-    that understands; 0 if it was not met. `lag_entries` is how many entries its log lacks.
+    that understands; 0 if it was not met. `address` is that for its peers. `lag_entries` is how
+    many entries its log lacks.
     """
 
     node_id: int
@@ -35,6 +36,7 @@ class Member(msgspec.Struct, frozen=True):
     release: str = ""
     log_format: int = 0
     disk_is_low: bool = False
+    address: str = ""
 
     @property
     def is_well(self) -> bool:
@@ -192,7 +194,7 @@ def _replacement(arguments: Arguments, view: View) -> Iterator[Step]:
     yield from before
     yield from _handover(old, view)
     yield promotion
-    yield Step("stop", old)
+    yield _stop(old, view)
 
 
 def _removal(node_id: int, view: View) -> Iterator[Step]:
@@ -203,7 +205,13 @@ def _removal(node_id: int, view: View) -> Iterator[Step]:
         raise Refused("the last voter cannot be removed")
     yield from _handover(node_id, view)
     yield Step("remove", node_id)
-    yield Step("stop", node_id)
+    yield _stop(node_id, view)
+
+
+def _stop(node_id: int, view: View) -> Step:
+    """A step that knows the address of a node that will not be a member then."""
+    member = view.member(node_id)
+    return Step("stop", node_id, "" if member is None else member.address)
 
 
 def _member_id(arguments: Arguments, view: View) -> int:

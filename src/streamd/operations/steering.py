@@ -31,7 +31,7 @@ _QUICK_MS, _HOST_MS = 15_000, 120_000
 _PATIENCE_MS: dict[Deed, int] = {"restart": _HOST_MS, "stop": _HOST_MS, "install": 5 * _HOST_MS}
 
 
-class Begin(msgspec.Struct, frozen=True):
+class Attempt(msgspec.Struct, frozen=True):
     """Record an attempt at the current step, and only then make it. `incarnation` is the number
     of the node's process before it."""
 
@@ -56,14 +56,14 @@ class Wait(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Finish(msgspec.Struct, frozen=True):
+class Conclude(msgspec.Struct, frozen=True):
     """Record the end of the operation."""
 
     state: Literal["done", "failed", "cancelled"]
     why: str = ""
 
 
-Action = Begin | Complete | Revise | Wait | Finish
+Action = Attempt | Complete | Revise | Wait | Conclude
 
 
 def next_action(operation: Operation, view: View) -> Action:
@@ -76,7 +76,7 @@ def next_action(operation: Operation, view: View) -> Action:
     if operation.state == "paused":
         return Wait(operation.why)
     if record is None:
-        return Finish("done")
+        return Conclude("done")
     if record.is_begun:
         return _await_effect(operation, record, view)
     if needless := _needless(record.step, view):
@@ -92,33 +92,37 @@ def _cancel(operation: Operation, record: StepRecord | None, view: View) -> Acti
     """End it once the attempt in progress, if any, cannot take effect unseen any more."""
     if record is None or not record.is_begun:
         before = "after the last step" if record is None else f"before: {in_words(record.step)}"
-        return Finish("cancelled", f"cancelled {before}")
+        return Conclude("cancelled", f"cancelled {before}")
     if record.step.deed in CHANGES_MEMBERS and not view.is_settled:
         return Wait("a change of the members is not settled")
-    if operation.state != "waiting_for_operator" and _has_time(record, view):
+    if not record.asks and _has_time(record, view):
         return Wait(f"to cancel, the step in progress must end: {waits_for(record.step)}")
-    return Finish("cancelled", f"cancelled during: {in_words(record.step)}")
+    return Conclude("cancelled", f"cancelled during: {in_words(record.step)}")
 
 
 def _await_effect(operation: Operation, record: StepRecord, view: View) -> Action:
-    if operation.state == "waiting_for_operator":
-        return Wait(operation.why)
+    if record.asks:
+        return Wait(record.note)
     if _has_time(record, view):
         return Wait(waits_for(record.step))
     if record.attempts >= MAX_ATTEMPTS:
         what = f"{in_words(record.step)}: {record.attempts} attempts had no effect"
-        return Finish("failed", f"{what}: {record.note}" if record.note else what)
+        return Conclude("failed", f"{what}: {record.note}" if record.note else what)
     if change := _impossible(record.step, view) or _revision(operation, view):
         return change
     if obstacle := find_obstacle(record.step, view):
         return Wait(obstacle)
     # A number that is unknown now would make any process seem new.
-    return Begin(_incarnation(record.step, view) or record.incarnation)
+    return Attempt(_incarnation(record.step, view) or record.incarnation)
+
+
+def patience_ms(deed: Deed) -> int:
+    """For how long an attempt may take effect, in milliseconds."""
+    return _PATIENCE_MS.get(deed, _QUICK_MS)
 
 
 def _has_time(record: StepRecord, view: View) -> bool:
-    patience_ms = _PATIENCE_MS.get(record.step.deed, _QUICK_MS)
-    return view.now_ms - record.attempted_at_ms < patience_ms
+    return view.now_ms - record.attempted_at_ms < patience_ms(record.step.deed)
 
 
 def _begin(operation: Operation, step: Step, view: View) -> Action:
@@ -131,7 +135,7 @@ def _begin(operation: Operation, step: Step, view: View) -> Action:
         since_ms = operation.changed_at_ms
         if operation.why != calm.reason or view.now_ms - since_ms < window_ms:
             return calm
-    return Begin(_incarnation(step, view))
+    return Attempt(_incarnation(step, view))
 
 
 def _incarnation(step: Step, view: View) -> int:
@@ -184,11 +188,11 @@ def _needless(step: Step, view: View) -> str:
     return ""
 
 
-def _impossible(step: Step, view: View) -> Finish | None:
+def _impossible(step: Step, view: View) -> Conclude | None:
     """The end of an operation whose step can never be done."""
     gone = view.member(step.node_id) is None and view.is_settled
     if gone and step.deed in ("restart", "promote", "catch-up"):
-        return Finish("failed", f"cannot {in_words(step)}: it is no longer a member")
+        return Conclude("failed", f"cannot {in_words(step)}: it is no longer a member")
     return None
 
 
@@ -214,7 +218,7 @@ def find_obstacle(step: Step, view: View) -> str:
 def _unknown(step: Step, view: View) -> str:
     member = view.member(step.node_id)
     if step.deed == "restart" and member is not None and member.answers and not member.incarnation:
-        return f"node {step.node_id} has not told the leader which process it is"
+        return f"node {step.node_id} has not introduced itself to the leader yet"
     if step.deed == "raise-features":
         return _releases_differ(view)
     return ""
@@ -228,7 +232,7 @@ def _releases_differ(view: View) -> str:
 # -- the leader last -------------------------------------------------------------------------------
 
 
-def _revision(operation: Operation, view: View) -> Revise | Finish | None:
+def _revision(operation: Operation, view: View) -> Revise | Conclude | None:
     """Other steps from the current one on, if its node leads and may not while it is done.
 
     Its restart moves after those of the others. It gives up leadership just before.
@@ -246,5 +250,5 @@ def _revision(operation: Operation, view: View) -> Revise | Finish | None:
     else:
         revised = (handover, *steps)
     if operation.current + len(revised) > MAX_STEPS:
-        return Finish("failed", "leadership changed too often between the steps")
+        return Conclude("failed", "leadership changed too often between the steps")
     return Revise(revised)

@@ -279,6 +279,16 @@ class Problem(Enum):
     INVALID_CONFIGURATION = (409, "the change would lead to an invalid configuration",
         "Correct what the message names.")
     NOT_TRANSFERRED = 409, "the node did not become the leader", "See whether it keeps up."
+    OPERATION_NOT_FOUND = 404, "no operation has this id", "List the operations."
+    OPERATION_IN_PROGRESS = (409, "another operation on the cluster is in progress",
+        "Wait for its end, or cancel it.")
+    OPERATION_ENDED = 409, "the operation has ended", "Begin another one."
+    OPERATION_REFUSED = (409, "the operation cannot be begun, or not changed in this way",
+        "Correct what the message names.")
+    NOT_WAITING = (409, "the operation does not wait for the operator",
+        "See what it waits for: `streamd operations show`.")
+    FEATURES_NOT_RAISED = (409, "a member does not understand what the features need",
+        "Run this release on every member, and try again.")
     NO_ANSWER = (502, "no node of this cluster answers at that address",
         "Start the node; check the address, the name of the cluster and the certificates.")
     # fmt: on

@@ -35,7 +35,7 @@ from streamd.streams.commands import (
     MoveSlices,
     OpenSession,
     PublishSnapshot,
-    RaiseFeatures,
+    RaiseLevel,
     RecordOperation,
     RenewIncarnations,
     RevokeToken,
@@ -124,7 +124,7 @@ _OF_LEADER = frozenset(
         Scrubbed,
         EndProducers,
         RecordOperation,
-        RaiseFeatures,
+        RaiseLevel,
     )
 )
 

@@ -325,7 +325,7 @@ class RecordOperation(msgspec.Struct, frozen=True, array_like=True, tag="record-
     operation: Operation
 
 
-class RaiseFeatures(msgspec.Struct, frozen=True, array_like=True, tag="raise-features"):
+class RaiseLevel(msgspec.Struct, frozen=True, array_like=True, tag="raise-features"):
     """The log may hold from now on what the log formats up to `level` bring, all of which every
     member understands."""
 
@@ -361,7 +361,7 @@ Command = (
     | EndProducers
     | AddLogKey
     | RecordOperation
-    | RaiseFeatures
+    | RaiseLevel
 )
 
 

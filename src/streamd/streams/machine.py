@@ -29,7 +29,7 @@ from streamd.streams.commands import (
     OpenSession,
     Outcome,
     PublishSnapshot,
-    RaiseFeatures,
+    RaiseLevel,
     RecordOperation,
     RenewIncarnations,
     Result,
@@ -163,7 +163,7 @@ class Machine:
                 return Outcome(Result.DONE)
             case RecordOperation():
                 return operation_records.record(self.state.operations, command)
-            case RaiseFeatures():
+            case RaiseLevel():
                 return operation_records.raise_features(self.state.header, command)
             case Scrubbed():
                 return packing.scrub(self.state, command, self._term)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from streamd.operations.model import Operation
 from streamd.streams import keys
-from streamd.streams.commands import Outcome, RaiseFeatures, RecordOperation, Result
+from streamd.streams.commands import Outcome, RaiseLevel, RecordOperation, Result
 from streamd.streams.model import Header
 from streamd.streams.tables import KeyValue
 
@@ -25,7 +25,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Operation)
 
 
-class Operations:
+class OperationRecords:
     """The records by id, always in memory. At most one of them, the last, has not ended.
     `version` is another object after each change."""
 
@@ -74,7 +74,7 @@ class Operations:
             yield keys.OPERATION + keys.number(operation_id), raw
 
 
-def record(operations: Operations, command: RecordOperation) -> Outcome:
+def record(operations: OperationRecords, command: RecordOperation) -> Outcome:
     """Take the first record of an operation, or the next version of the current one."""
     operation, current = command.operation, operations.current
     if operation.version > 1:
@@ -92,13 +92,13 @@ def record(operations: Operations, command: RecordOperation) -> Outcome:
     return Outcome(Result.DONE)
 
 
-def raise_features(header: Header, command: RaiseFeatures) -> Outcome:
+def raise_features(header: Header, command: RaiseLevel) -> Outcome:
     """Raise the feature level, which never falls."""
     header.features = max(command.level, header.features)
     return Outcome(Result.DONE)
 
 
-def abandon(operations: Operations, now_ms: int) -> None:
+def abandon(operations: OperationRecords, now_ms: int) -> None:
     """End the current operation, if there is one: its members are those of another cluster."""
     current = operations.current
     if current is not None:

@@ -41,7 +41,7 @@ from streamd.streams.model import (
     Upload,
 )
 from streamd.streams.offsets import Position
-from streamd.streams.operation_records import Operations, abandon
+from streamd.streams.operation_records import OperationRecords, abandon
 from streamd.streams.sessions import WriteSession
 from streamd.streams.tables import KeyValue, Table
 from streamd.streams.tails import Tails
@@ -108,7 +108,7 @@ class State:
         self.sessions = Table(WriteSession, keys.SESSION, store.get, _SESSION_LIMIT)
         self.tokens = Tokens(store)
         self.limits = LimitsTable(store)
-        self.operations = Operations(store)
+        self.operations = OperationRecords(store)
         self._tables = (
             self.streams,
             self.producers,

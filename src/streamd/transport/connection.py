@@ -37,13 +37,14 @@ class ConnectionContext:
         self.random = random
         self.limits = limits
         self.fatal = fatal
-        self._instance = random.getrandbits(63)
+        # The number of this process, by which others notice that a node was restarted.
+        self.instance = random.getrandbits(63)
         self._traffic: dict[int, Traffic] = {}
 
     def hello(self) -> Hello:
         nonce = self.credentials.nonce()
         return msgspec.structs.replace(
-            self.handler.hello(), instance=self._instance, nonce=nonce, proves_first=bool(nonce)
+            self.handler.hello(), instance=self.instance, nonce=nonce, proves_first=bool(nonce)
         )
 
     def traffic(self, peer_id: int) -> Traffic:

@@ -19,10 +19,10 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """A node's introduction. Fields are only ever added at the end, with a default.
 
     `cluster_id` is empty until the node is a member of a cluster. `instance` is the transport's
-    own: a number that each process draws, by which a node notices that it has dialled itself.
-    `log_format` is the log format that it understands (`group.log_formats`). `nonce` offers a proof
-    of knowing the cluster's secret, and asks for one (`credentials`); with `proves_first` the node
-    understands a `CHALLENGE` in answer.
+    own: a number that each process draws, by which a node notices that it has dialled itself, and
+    that another one was restarted. `log_format` is the log format that it understands
+    (`group.log_formats`). `nonce` offers a proof of knowing the cluster's secret, and asks for one
+    (`credentials`); with `proves_first` the node understands a `CHALLENGE` in answer.
     """
 
     protocol_version: int = PROTOCOL_VERSION

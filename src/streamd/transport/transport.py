@@ -280,6 +280,11 @@ class Transport:
             raise NotSent(f"node {peer_id} is not known")
         return await link.ask(group_id, kind, payload, timeout_s)
 
+    @property
+    def instance(self) -> int:
+        """The number of this process in its introductions."""
+        return self._context.instance
+
     def peers(self) -> dict[int, PeerConnection]:
         """The state of the connection to each dialled peer whose id is known."""
         return {peer_id: link.status() for peer_id, link in sorted(self._peers.items())}

@@ -79,6 +79,15 @@ _DISK = _closed(
     }
 )
 
+_OPERATION = _closed(
+    {
+        "id": {"type": "integer"},
+        "kind": {"type": "string"},
+        "state": {"type": "string"},
+        "why": {"type": "string"},
+    }
+)
+
 _STATUS = _closed(
     {
         "cluster_id": {"type": "string"},
@@ -95,8 +104,11 @@ _STATUS = _closed(
         "voters": _IDS,
         "learners": _IDS,
         "streams": _COUNT,
+        "features": _COUNT,
     },
     optional={
+        "incarnation": {"type": "string"},
+        "operation": {"anyOf": [_OPERATION, {"type": "null"}]},
         "membership": {"enum": ["member", "removed", "data lost", "waiting"]},
         "advice": {"type": ["string", "null"]},
         "members": {"type": "array", "items": _MEMBER},
