@@ -160,7 +160,7 @@ class Operations:
                 raise Problem.OPERATION_ENDED.error(
                     f"operation {known.operation_id}: {known.state}"
                 )
-            changed = _changed(known, request, self._group.now_ms())
+            changed = _changed(known, request, self._around.now_ms())
             if await self._around.record(changed):
                 self._driver.look_now()
                 return changed

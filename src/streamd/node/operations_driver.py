@@ -47,6 +47,9 @@ class Surroundings(Protocol):
     def current(self) -> Operation | None:
         """The operation that has not ended, as applied by this node."""
 
+    def now_ms(self) -> int:
+        """Log time, in ms since the epoch."""
+
     def view(self) -> Awaitable[View]:
         """What is known of the cluster now."""
 
@@ -153,8 +156,7 @@ class OperationsDriver:
             if not is_same:
                 return
             assert now is not None, "it is the operation of the attempt"
-            now_ms = (await self._around.view()).now_ms
-            if await self._around.record(change(now, now_ms)):
+            if await self._around.record(change(now, self._around.now_ms())):
                 return
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
+import structlog
 import trio
 
 from streamd.cluster.administration import (
@@ -28,6 +29,9 @@ from streamd.operations.requests import RaiseFeatures
 from streamd.protocol.problems import ProblemError
 from streamd.raft.interface import PeerStatus
 from streamd.streams.commands import RecordOperation, Result
+from streamd.streams.content import UNDECODABLE
+
+log = structlog.get_logger("streamd.operations")
 
 _MEET_TIMEOUT_S = 5.0
 _HEALTH_TIMEOUT_S = 2.0
@@ -72,6 +76,10 @@ class LeaderSurroundings:
     def current(self) -> Operation | None:
         """The operation that has not ended."""
         return self._group.state.operations.current
+
+    def now_ms(self) -> int:
+        """Log time, in ms since the epoch."""
+        return self._group.now_ms()
 
     async def record(self, operation: Operation) -> bool:
         """As `Surroundings.record`."""
@@ -129,10 +137,10 @@ class LeaderSurroundings:
         async def ask(node_id: int) -> None:
             try:
                 answer = await self._cluster.ask_to_operate(node_id, b"health")
-            except (Unavailable, OutcomeUnknown):
-                return
-            if answer is not None:
-                found[node_id] = _HEALTH.decode(answer)
+                if answer is not None:
+                    found[node_id] = _HEALTH.decode(answer)
+            except (Unavailable, OutcomeUnknown, *UNDECODABLE) as error:
+                log.debug("a member does not say how it is", member=node_id, error=str(error))
 
         with trio.move_on_after(_HEALTH_TIMEOUT_S):
             async with trio.open_nursery() as nursery:
