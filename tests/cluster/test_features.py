@@ -162,7 +162,7 @@ def test_a_node_of_the_release_before_gets_no_state_of_a_raised_cluster(
         cluster = leader.node.cluster
         assert cluster is not None
         monkeypatch.setattr(cluster, "log_format_of", lambda _: TREE_FORMAT)
-        with pytest.raises(SnapshotUnavailable, match="what this cluster has: .*operations"):
+        with pytest.raises(SnapshotUnavailable, match=r"this cluster has: .*operations"):
             sender._check_understands(other.node_id)
 
     play(scenario)
