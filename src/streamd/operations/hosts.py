@@ -34,12 +34,9 @@ class HostControl(Protocol):
 
     def restart(self, host: Host) -> Awaitable[str]:
         """End the node's process, if it runs, and start one."""
-        ...
 
     def stop(self, host: Host) -> Awaitable[str]:
         """End the node's process, and keep it from being started again."""
-        ...
 
     def install(self, host: Host, release: str) -> Awaitable[str]:
         """Install a release of streamd, which the node's next process runs."""
-        ...
