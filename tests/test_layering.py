@@ -22,7 +22,7 @@ LAYERS = (
     {"process", "protocol"},
     {"storage", "objectstore", "transport"},
     {"config"},
-    {"credentials"},
+    {"credentials", "hosts"},
     {"group", "inspection"},
     {"audit_trail", "cluster", "tiering"},
     {"backup"},

@@ -64,10 +64,11 @@ from streamd.http.streams.live import Hub
 from streamd.http.streams.service import Service
 from streamd.inspection.disks import DiskSpace, disk_space
 from streamd.node import cold_status, status
+from streamd.node.host_requests import host_control
 from streamd.node.leader_operations import LeaderOperations
 from streamd.node.node import Node, wall_clock_ms
 from streamd.node.reports import NodeReports
-from streamd.operations.hosts import HostControl
+from streamd.operations.hosts import Host, HostControl
 from streamd.process.cures import cure_of_address, with_cure
 from streamd.process.exits import errors_in
 from streamd.process.logs import suppressed_lines
@@ -274,7 +275,7 @@ class App:
             secrets=environment.secrets,
             publish=self._targets,
             publish_every_s=config.heads.publish_every_s,
-            hosts=environment.hosts,
+            hosts=self._host_control(),
         )
         self._leader_operations = LeaderOperations(self.node)
         self._reports = NodeReports(
@@ -317,6 +318,16 @@ class App:
             config.server,
             serves_operators=config.admin.listen is None,
         )
+
+    def _host_control(self) -> HostControl | None:
+        """What acts on the hosts of the cluster's nodes."""
+        if self.cluster is None:
+            return None
+        config = self.config
+        address = config.server.advertise or config.server.listen
+        own = Host(self.cluster.node_id, config.cluster.address, address)
+        configured = host_control(config.supervisor, self.cluster, own)
+        return self._environment.hosts or configured
 
     def _operations(self) -> Callable[[Request], Awaitable[Response]]:
         """What answers operators."""

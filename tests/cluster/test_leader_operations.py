@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from streamd.cluster.cluster import RequestKind
+from streamd.cluster.request_kinds import RequestKind
 from streamd.http.protocol.connections import Channel
 from streamd.http.protocol.messages import Request, Response
 from streamd.node.leader_operations import COLD_WORK

@@ -11,7 +11,8 @@ from streamd.backup import log_keys
 from streamd.backup.archive import Archive
 from streamd.backup.log_keys import LogKeys, TooManyKeys
 from streamd.backup.merging import Merger
-from streamd.cluster.cluster import Cluster, RequestKind
+from streamd.cluster.cluster import Cluster
+from streamd.cluster.request_kinds import RequestKind
 from streamd.group.log_formats import LOG_FORMAT, PRODUCERS_FORMAT
 from streamd.group.proposals import Unavailable
 from streamd.objectstore.names import HeadName

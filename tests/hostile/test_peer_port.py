@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from streamd.cluster.cluster import RequestKind
+from streamd.cluster.request_kinds import RequestKind
 from streamd.cluster.shipping import Begin, Finish, Take
 from streamd.group.packages import SentPackage
 from streamd.group.proposals import OutcomeUnknown, Unavailable

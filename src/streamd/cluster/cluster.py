@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from enum import IntEnum
 from random import Random
 from typing import Protocol
 
@@ -12,22 +11,21 @@ import structlog
 import trio
 from msgspec.structs import replace
 
+from streamd.cluster.message_faults import message_fault
 from streamd.cluster.outsiders import outsider_of
+from streamd.cluster.request_kinds import RequestKind
 from streamd.config.settings import ClusterConfig
 from streamd.group.group import Group
 from streamd.group.log_formats import LOG_FORMAT
 from streamd.group.peers import Outsider
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.process.threads import RunBlocking
-from streamd.raft.checks import fault
 from streamd.raft.core import RaftViolation
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry
-from streamd.raft.messages import AppendRequest, Configuration, EntryKind, Message
+from streamd.raft.messages import Configuration, Message
 from streamd.storage.data_dir import DataDir
 from streamd.storage.errors import StorageError
 from streamd.storage.log_storage import LogStorage
-from streamd.streams.codec import decode_batch
-from streamd.streams.content import UNDECODABLE
 from streamd.transport import Credentials, Hello, Limits, Network, PeerConnection, Transport
 from streamd.transport import errors as transport_errors
 from streamd.transport.hello import encode_hello, parse_hello
@@ -43,20 +41,6 @@ _CLUSTER_ID = re.compile(rb"[0-9A-Za-z-]{1,64}")
 NO_CREDENTIALS = Credentials()
 # A packet and a request must hold the largest body of a client, and what the log adds to it.
 _OVERHEAD_BYTES = 1024 * 1024
-
-
-class RequestKind(IntEnum):
-    """Requests between nodes, besides Raft messages."""
-
-    JOIN = 1  # payload: the cluster's id, to remember before anything else; the answer: a Hello
-    FORWARD = 2  # payload: commands to propose; the answer: their outcomes
-    ADMIN = 3  # payload: an admin command, for the leader
-    SNAPSHOT = 4  # payload: a step of sending a Raft snapshot
-    ARCHIVE = 5  # payload: the archive's end; archive what follows, and answer the new end
-    OPEN_SESSION = 6  # payload: a process's nonce; the answer: the node's session
-    PACKAGE = 7  # payload: a numbered package to propose; the answer: its outcomes
-    OPERATE = 8  # payload: the name of the leader's operation, or of a report; its answer
-    LOG_KEY = 9  # payload: empty; the answer: the node's key. Or a key; the answer: who vouches
 
 
 class FormationError(Exception):
@@ -118,6 +102,8 @@ class Cluster:
         self.member: Member | None = None
         # Carries out what a peer asks of this node as the leader, or about itself.
         self.operate: Callable[[bytes], Awaitable[bytes]] | None = None
+        # Carries out what the leader asks this node to do on its own host.
+        self.act_on_host: Callable[[bytes], Awaitable[bytes]] | None = None
         defaults = Limits()
         packet_bytes = max(defaults.max_packet_bytes, max_body_bytes + _OVERHEAD_BYTES)
         self.transport = Transport(
@@ -280,7 +266,7 @@ class Cluster:
         if group_id != self._group_id:
             raise transport_errors.ProtocolError(f"unknown group {group_id}")
         for message in messages:
-            wrong = fault(message) or _payload_fault(message)
+            wrong = message_fault(message)
             if wrong is not None:
                 raise transport_errors.ProtocolError(f"it sent an invalid message: {wrong}")
         if self.member is not None:
@@ -314,6 +300,9 @@ class Cluster:
                     return self.member.answer_about_log_key(payload)
                 case RequestKind.OPERATE if self.operate is not None:
                     return await self.operate(payload)
+                case RequestKind.HOST if self.act_on_host is not None:
+                    self._check_leader(peer_id, self.member)
+                    return await self.act_on_host(payload)
         except Unavailable as error:
             raise transport_errors.RequestRefused("UNAVAILABLE", str(error)) from error
         except OutcomeUnknown as error:
@@ -328,6 +317,15 @@ class Cluster:
             self.refused_requests += 1
             raise transport_errors.RequestRefused(
                 "NOT_A_MEMBER", f"node {peer_id} is not a member of the cluster"
+            )
+
+    def _check_leader(self, peer_id: int, member: Member) -> None:
+        """Raises `RequestRefused` for a node other than the leader, if this node knows one."""
+        leader_id = member.group.view.leader_id
+        if leader_id not in (0, peer_id):
+            self.refused_requests += 1
+            raise transport_errors.RequestRefused(
+                "NOT_THE_LEADER", f"node {peer_id} is not the leader, node {leader_id} is"
             )
 
     async def _join(self, payload: bytes) -> bytes:
@@ -405,10 +403,20 @@ class Cluster:
                 return None
             raise
 
-    async def _ask(self, peer_id: int, kind: RequestKind, payload: bytes) -> bytes:
+    async def ask_about_host(self, node_id: int, payload: bytes, *, timeout_s: float) -> bytes:
+        """Ask a node to do something on its own host. Raises as `forward` does."""
+        return await self._ask(node_id, RequestKind.HOST, payload, timeout_s)
+
+    async def _ask(
+        self,
+        peer_id: int,
+        kind: RequestKind,
+        payload: bytes,
+        timeout_s: float = _FORWARD_TIMEOUT_S,
+    ) -> bytes:
         try:
             return await self.transport.request(
-                peer_id, self._group_id, kind, payload, timeout_s=_FORWARD_TIMEOUT_S
+                peer_id, self._group_id, kind, payload, timeout_s=timeout_s
             )
         except (transport_errors.NotSent, transport_errors.RequestRefused) as error:
             raise Unavailable(str(error)) from error
@@ -476,20 +484,3 @@ class Cluster:
             if member_id == node_id:
                 return client_address
         return None
-
-
-def _payload_fault(message: Message) -> str | None:
-    """What is wrong with the commands in a message, if they cannot be decoded.
-
-    Once stored they would end this node at each start. Without them it lags until it runs the
-    leader's release.
-    """
-    if not isinstance(message, AppendRequest):
-        return None
-    for entry in message.entries:
-        if entry.kind == EntryKind.COMMANDS:
-            try:
-                decode_batch(entry.payload)
-            except UNDECODABLE as error:
-                return f"entry {entry.index} has a command that this release does not know: {error}"
-    return None

@@ -29,6 +29,7 @@ from streamd.config.settings import (
     ServerConfig,
     StorageConfig,
 )
+from streamd.config.supervisor import SupervisorConfig
 from streamd.process.cures import cure
 
 _REFERENCE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
@@ -42,6 +43,7 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "admin": AdminConfig,
     "storage": StorageConfig,
     "heads": HeadsConfig,
+    "supervisor": SupervisorConfig,
 }
 # A name of its own, because operators pass it to the command line as well.
 _ROOT_TOKEN = "STREAMD_ROOT_TOKEN"  # noqa: S105 - the name of a variable
