@@ -37,6 +37,7 @@ _ELSEWHERE = {
     "list": "streamd.commands.managing:list_streams",
     "log-head": "streamd.commands.log_heads:log_head",
     "log-key": "streamd.commands.log_heads:log_key",
+    "node": "streamd.commands.node:node",
     "prove": "streamd.commands.proving:prove",
     "read": "streamd.commands.reading:read",
     "recover": "streamd.commands.recover:recover",
