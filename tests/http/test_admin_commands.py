@@ -71,6 +71,10 @@ def test_a_malformed_node_id_is_400(cluster: httpx.Client, operation: str, node_
         ("transfer", {}, 404),
         ("transfer", {"node_id": 1}, 200),
         ("snapshot", {}, 200),
+        ("transfer-leader", {}, 404),
+        ("transfer-leader", {"node_id": 1}, 200),
+        ("trigger-snapshot", {}, 200),
+        ("purge-log", {}, 200),
     ],
 )
 def test_a_cluster_of_one_node_answers_as_documented(
@@ -85,3 +89,10 @@ def test_the_status_of_a_cluster_of_one_node_is_as_documented(cluster: httpx.Cli
     answer = cluster.get("/cluster/status")
     assert answer.json()["members"]
     assert_documented("/cluster/status", "get", answer)
+
+
+def test_the_status_of_the_cold_store_has_another_name(cluster: httpx.Client) -> None:
+    for path in ("/cluster/cold", "/cluster/hot-cold-stats"):
+        answer = cluster.get(path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "NO_COLD_STORE")
+        assert_documented(path, "get", answer)

@@ -95,6 +95,16 @@ CASES = [
     Case(
         "POST", "/cluster/transfer", ["operate:cluster/transfer"], {}, {"json": {"node_id": "no"}}
     ),
+    Case("GET", "/cluster/hot-cold-stats", ["operate:cluster/cold"]),
+    Case("POST", "/cluster/trigger-snapshot", ["operate:cluster/snapshot"], {}, JSON),
+    Case("POST", "/cluster/purge-log", ["operate:cluster/snapshot"], {}, JSON),
+    Case(
+        "POST",
+        "/cluster/transfer-leader",
+        ["operate:cluster/transfer"],
+        {},
+        {"json": {"node_id": "no"}},
+    ),
     Case("GET", "/cluster/limits", ["operate:cluster/limits"]),
     *(
         Case(method, f"/cluster/limits/{kinds}/none", [f"operate:cluster/limits/{kinds}"], {}, body)

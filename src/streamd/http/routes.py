@@ -183,9 +183,20 @@ def _members(kind: type[AdminCommand], doc: Operation) -> Route:
     return _order(f"/cluster/{tag}", partial(cluster.administer, kind=kind), doc)
 
 
+def _alias(route: Route, template: str) -> Route:
+    """A route under another name, with the scope of its first one."""
+    suffix = "".join(word.title() for word in template.rpartition("/")[2].split("-"))
+    path = Path(template, id_suffix=f"As{suffix}")
+    return route._replace(path=path, doc=node_docs.alias(route.doc, route.path.template))
+
+
 def _admin(method: str, template: str, act: Act, doc: Operation) -> Route:
     return Route(method, Path(template), Handler(act), needs.admin, doc)
 
+
+_COLD = _report("/cluster/cold", cluster.report_cold, node_docs.COLD)
+_COMPACT = _order("/cluster/snapshot", cluster.compact, node_docs.COMPACT)
+_TRANSFER = _members(Transfer, node_docs.TRANSFER)
 
 # Routes of operators. A backup has all streams and the hashes of all tokens. Of a token that signs
 # a URL the handler compares the scopes with what it is to sign.
@@ -196,7 +207,7 @@ OPERATIONS: tuple[Route, ...] = (
     *_report("/metrics", cluster.metrics, node_docs.METRICS),
     *_probe("/openapi.json", cluster.openapi, node_docs.OPENAPI),
     *_report("/cluster/status", cluster.report_status, node_docs.STATUS),
-    *_report("/cluster/cold", cluster.report_cold, node_docs.COLD),
+    *_COLD,
     *_get(
         Path("/cluster/nodes/{node}"),
         Handler(nodes.report_facts),
@@ -217,11 +228,15 @@ OPERATIONS: tuple[Route, ...] = (
     _cold("scrub", node_docs.SCRUB),
     *_report("/cluster/log-head", log_heads.newest, node_docs.LOG_HEAD),
     _order("/cluster/log-key/rotate", log_heads.rotate_key, node_docs.ROTATE_LOG_KEY),
-    _order("/cluster/snapshot", cluster.compact, node_docs.COMPACT),
+    _COMPACT,
     _members(Add, node_docs.ADD),
     _members(Promote, node_docs.PROMOTE),
     _members(Remove, node_docs.REMOVE),
-    _members(Transfer, node_docs.TRANSFER),
+    _TRANSFER,
+    *(_alias(one, "/cluster/hot-cold-stats") for one in _COLD),
+    _alias(_COMPACT, "/cluster/trigger-snapshot"),
+    _alias(_COMPACT, "/cluster/purge-log"),
+    _alias(_TRANSFER, "/cluster/transfer-leader"),
     *_get(Path("/auth/tokens"), Handler(tokens.list_all), needs.admin, token_docs.LIST),
     _admin("POST", "/auth/tokens", tokens.create, token_docs.CREATE),
     *_get(Path("/auth/tokens/{token}"), Handler(tokens.show), needs.admin, token_docs.SHOW),

@@ -71,6 +71,13 @@ def _cold_work(work: str, summary: str) -> Operation:
     )
 
 
+def alias(first: Operation, template: str) -> Operation:
+    """The description of an operation under the name that pages of other servers of the protocol
+    use; `template` is its first one."""
+    also = f"Another name of `{template}`."
+    return first._replace(description=f"{first.description} {also}".strip())
+
+
 _CHANGE = ("409 CHANGE_IN_PROGRESS", "409 INVALID_CONFIGURATION")
 _TRANSFER = ("404 NOT_A_VOTER", "409 NOT_TRANSFERRED")
 
