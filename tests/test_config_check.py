@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -172,3 +173,42 @@ def test_every_key_of_a_secret_is_hidden() -> None:
     for key in secret - {"auth.root_token"}:
         section, _, name = key.partition(".")
         assert printed[section][name] == "***", key
+
+
+@pytest.mark.parametrize(
+    ("section", "warnings"),
+    [
+        ('kind = "manual"', []),
+        ('kind = "command"\nrestart = ["true", "{id}"]', []),
+        (
+            'kind = "command"\nrestart = ["/nowhere/ctl"]\nlogs = ["true"]',
+            ["supervisor.restart: /nowhere/ctl is not a program of this machine"],
+        ),
+        (
+            'kind = "systemd"\nsudo = true\ninstall = ["/nowhere/install"]',
+            [
+                "supervisor.kind: systemctl is not a program of this machine",
+                "supervisor.sudo: sudo is not a program of this machine",
+                "supervisor.install: /nowhere/install is not a program of this machine",
+            ],
+        ),
+        (
+            'kind = "systemd"\nssh = "ops@{host}"',
+            ["supervisor.ssh: ssh is not a program of this machine"],
+        ),
+        ('kind = "kubernetes"', ["supervisor.kind: kubectl is not a program of this machine"]),
+    ],
+)
+def test_programs_of_the_supervisor_that_are_missing_are_named(
+    section: str, warnings: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    true = shutil.which("true")
+    assert true is not None
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "true").symlink_to(true)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    done = check(f"[supervisor]\n{section}\n")
+    assert (done.exit_code, done.stderr.splitlines()) == (
+        0,
+        [f"warning: {warning}" for warning in warnings],
+    )

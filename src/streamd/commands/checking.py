@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import ssl
 import sys
@@ -23,6 +24,7 @@ from streamd.config.loading import load
 from streamd.config.names import injected_variables
 from streamd.config.redacted import without_secrets
 from streamd.config.settings import Config, ConfigError, split_address
+from streamd.hosts.commands import programs_of
 from streamd.http.door.listeners import server_tls
 from streamd.inspection.files import secret_files
 from streamd.objectstore.errors import ColdError
@@ -169,6 +171,9 @@ def warnings_of(config: Config) -> Iterator[str]:
         yield "cluster.insecure: anyone who reaches the peers' port can act as any node"
     if config.auth.mode == "none" and not is_loopback(server.listen_address[0]):
         yield "auth.mode = none: anyone who reaches the port may read, write and delete everything"
+    for key, program in programs_of(config.supervisor).items():
+        if shutil.which(program) is None:
+            yield f"supervisor.{key}: {program} is not a program of this machine"
     for name in injected_variables(os.environ):
         yield f"the environment: {name} is ignored: Kubernetes has set it for a service"
 

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from streamd.config.supervisor import SupervisorConfig
+from streamd.config.supervisor import TEMPLATES, SupervisorConfig
 from streamd.hosts.templates import filled, values_of
 from streamd.operations.hosts import Host, HostError
 
@@ -112,6 +112,20 @@ _BY_KIND: Mapping[str, Callable[[SupervisorConfig, Deed, Mapping[str, str], Give
     "command": _templates,
     "kubernetes": _kubernetes,
 }
+
+
+def programs_of(config: SupervisorConfig) -> Mapping[str, str]:
+    """The programs that a node has to find, by the keys of the section that call for them."""
+    match config.kind:
+        case "systemd" if config.ssh is not None:
+            return {"ssh": "ssh"}
+        case "systemd":
+            install = {"install": config.install[0]} if config.install else {}
+            return {"kind": "systemctl", **({"sudo": "sudo"} if config.sudo else {}), **install}
+        case "kubernetes":
+            return {"kind": "kubectl"}
+    templates: Mapping[str, list[str]] = {key: getattr(config, key) for key in TEMPLATES}
+    return {key: template[0] for key, template in templates.items() if template}
 
 
 def pod_report(config: SupervisorConfig, host: Host) -> list[str]:
