@@ -95,6 +95,15 @@ CASES = [
     Case(
         "POST", "/cluster/transfer", ["operate:cluster/transfer"], {}, {"json": {"node_id": "no"}}
     ),
+    Case("GET", "/cluster/operations", ["operate:cluster/operations"]),
+    Case("POST", "/cluster/operations", ["operate:cluster/operations"], {}, JSON),
+    Case("GET", "/cluster/operations/9", ["operate:cluster/operations"]),
+    *(
+        Case("POST", f"/cluster/operations/9/{act}", ["operate:cluster/operations"], {}, JSON)
+        for act in ("pause", "resume", "cancel", "done")
+    ),
+    Case("GET", "/cluster/features", ["operate:cluster/features"]),
+    Case("POST", "/cluster/features", ["operate:cluster/features"], {}, JSON),
     Case("GET", "/cluster/hot-cold-stats", ["operate:cluster/cold"]),
     Case("POST", "/cluster/trigger-snapshot", ["operate:cluster/snapshot"], {}, JSON),
     Case("POST", "/cluster/purge-log", ["operate:cluster/snapshot"], {}, JSON),

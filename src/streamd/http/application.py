@@ -271,7 +271,7 @@ class HttpApplication:
         if response is None and needs_of is not None and is_closed:
             wanted = partial(needs_of, None, request.headers)
             try:
-                self._authority.admit(request, wanted, takes_signed=False)
+                request.identity = self._authority.admit(request, wanted, takes_signed=False)
             except REFUSALS as error:
                 response = self._dispatcher.refusal(error)
         if response is None:

@@ -15,7 +15,7 @@ import trio
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
-from streamd.http.admin.operator import Answer, Operator, answering, refusal
+from streamd.http.admin.operator import SENDER, Answer, Operator, answering, refusal
 from streamd.http.protocol.messages import Request, Response
 from streamd.http.protocol.refusals import error_response
 from streamd.http.router import document, scopes_of
@@ -93,6 +93,7 @@ def _scope(request: Request) -> Message:
         "client": None,
         "server": None,
         "extensions": {},
+        SENDER: None if request.identity is None else request.identity.name,
     }
 
 

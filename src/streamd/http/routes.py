@@ -22,6 +22,7 @@ from streamd.http.admin import (
     limits,
     log_heads,
     nodes,
+    operations,
     signing,
     tokens,
 )
@@ -29,6 +30,7 @@ from streamd.http.openapi import (
     bucket_docs,
     limit_docs,
     node_docs,
+    operation_docs,
     snapshot_docs,
     stream_docs,
     token_docs,
@@ -194,6 +196,27 @@ def _admin(method: str, template: str, act: Act, doc: Operation) -> Route:
     return Route(method, Path(template), Handler(act), needs.admin, doc)
 
 
+def _on_operations() -> tuple[Route, ...]:
+    """Operations in several steps: one scope for all, because their path has their number."""
+    docs, needed = operation_docs, needs.operate("cluster/operations")
+    all_of_them, one = Path("/cluster/operations"), Path("/cluster/operations/{operation}")
+    return (
+        *_get(all_of_them, Handler(operations.list_all), needed, docs.LIST),
+        Route("POST", all_of_them, Handler(operations.begin), needed, docs.BEGIN),
+        *_get(one, Handler(operations.show), needed, docs.SHOW),
+        *(
+            Route(
+                "POST",
+                Path(f"{one.template}/{kind}"),
+                Handler(partial(operations.act, kind=kind)),
+                needed,
+                docs.ACTS[kind],
+            )
+            for kind in operations.ACTS
+        ),
+    )
+
+
 _COLD = _report("/cluster/cold", cluster.report_cold, node_docs.COLD)
 _COMPACT = _order("/cluster/snapshot", cluster.compact, node_docs.COMPACT)
 _TRANSFER = _members(Transfer, node_docs.TRANSFER)
@@ -207,6 +230,9 @@ OPERATIONS: tuple[Route, ...] = (
     *_report("/metrics", cluster.metrics, node_docs.METRICS),
     *_probe("/openapi.json", cluster.openapi, node_docs.OPENAPI),
     *_report("/cluster/status", cluster.report_status, node_docs.STATUS),
+    *_on_operations(),
+    *_report("/cluster/features", operations.features, operation_docs.FEATURES),
+    _order("/cluster/features", operations.raise_features, operation_docs.RAISE),
     *_COLD,
     *_get(
         Path("/cluster/nodes/{node}"),

@@ -22,6 +22,9 @@ Answer = tuple[quart.Response, int]
 
 P = ParamSpec("P")
 
+# The key of an ASGI scope with the name of the request's sender, None if it is not known.
+SENDER = "streamd.sender"
+
 
 @dataclass(frozen=True)
 class Operator:

@@ -57,6 +57,7 @@ _PATH: dict[str, tuple[Json, str, str]] = {
     "report": ({"enum": list(DEBUG_REPORTS)}, "status", "What the report is about."),
     "backup": ({"type": "string"}, "0" * 32, "The id of a backup."),
     "number": ({"type": "integer", "minimum": 0}, "0", "Objects count from 0."),
+    "operation": ({"type": "integer", "minimum": 1}, "1", "The number of an operation."),
     "token": ({"type": "string"}, "ci", "A token's id or name."),
     "name": ({"type": "string"}, "agents", "A bucket or an identity, or `*` for all others."),
     "snapshot": (OFFSET, "0000000000000000_0000000000000000", "The snapshot's offset."),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 
 from streamd.cluster.administration import Add, Promote, Remove, Transfer
+from streamd.http.admin.operations import NewOperation
 from streamd.http.admin.signing import SignedUrl, UrlToSign
 from streamd.http.admin.tokens import NewToken, NewTokenBody, Rotation, TokenBody, TokensBody
 from streamd.http.openapi.elements import SHARED, Json
@@ -12,6 +15,7 @@ from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody
 from streamd.http.protocol.refusals import ErrorBody
 from streamd.http.streams.batches import BatchBody
 from streamd.http.streams.buckets import BucketBody, BucketsBody, ListingBody
+from streamd.operations.model import Kind, State
 from streamd.proofs.published import PublishedHead, PublishedKey
 
 _STRUCTS = (
@@ -24,6 +28,7 @@ _STRUCTS = (
     Promote,
     Remove,
     Transfer,
+    NewOperation,
     NewToken,
     Rotation,
     TokenBody,
@@ -88,6 +93,41 @@ _OPERATION = _closed(
     }
 )
 
+_TIME: Json = {"type": ["integer", "null"], "description": "In ms since the epoch."}
+_STEP = _closed(
+    {
+        "deed": {"type": "string"},
+        "node_id": {"type": ["integer", "null"]},
+        "text": {"type": "string"},
+        "waits_for": {"type": "string"},
+        "state": {"enum": ["waiting", "begun", "done"]},
+        "attempts": _COUNT,
+        "begun_at_ms": _TIME,
+        "ended_at_ms": _TIME,
+        "note": {"type": "string"},
+    }
+)
+
+_OPERATION_REPORT = _closed(
+    {
+        "id": {"type": "integer", "minimum": 1},
+        "version": _COUNT,
+        "kind": {"enum": list(get_args(Kind))},
+        "arguments": {"type": "object"},
+        "requested_by": {"type": "string"},
+        "state": {"enum": list(get_args(State))},
+        "begun_at_ms": _TIME,
+        "changed_at_ms": _TIME,
+        "ended_at_ms": _TIME,
+        "cancel_asked": {"type": "boolean"},
+        "why": {"type": "string", "description": "What it waits for, or why it ended."},
+        "current": {**_COUNT, "description": "How many steps are done."},
+        "steps": {"type": "array", "items": _STEP},
+        "voters": {**_IDS, "description": "Of the cluster when the operation ended."},
+        "learners": _IDS,
+    }
+)
+
 _STATUS = _closed(
     {
         "cluster_id": {"type": "string"},
@@ -124,6 +164,7 @@ _OTHERS: Json = {
     },
     "Alive": _closed({"status": {"type": "string"}}),
     "Status": _STATUS,
+    "Operation": _OPERATION_REPORT,
     "Members": _closed({"leader_id": _LEADER, "voters": _IDS, "learners": _IDS}),
     "Compacted": _closed({"first_log_index": _COUNT}),
 }
