@@ -38,6 +38,7 @@ _ELSEWHERE = {
     "log-head": "streamd.commands.log_heads:log_head",
     "log-key": "streamd.commands.log_heads:log_key",
     "node": "streamd.commands.node:node",
+    "operations": "streamd.commands.operations:operations",
     "prove": "streamd.commands.proving:prove",
     "read": "streamd.commands.reading:read",
     "recover": "streamd.commands.recover:recover",

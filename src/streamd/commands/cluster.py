@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from streamd.commands.operating import AT_LEADER, Operator, server_group
+from streamd.commands.options import json_option
 from streamd.commands.terminal import waiting_for
 from streamd.process.exits import EXIT_REFUSED, end
 
@@ -138,6 +139,27 @@ def transfer(operator: Operator, node_id: int | None) -> None:
 def snapshot(operator: Operator) -> None:
     """Store the node's state and compact its log."""
     print(f"the log begins at entry {operator.post('/cluster/snapshot', {})['first_log_index']}")
+
+
+@cluster.command()
+@click.option(
+    "--raise",
+    "is_raised",
+    is_flag=True,
+    help="Raise the level as far as every member understands. There is no way back.",
+)
+@json_option
+@click.pass_obj
+def features(operator: Operator, is_raised: bool, as_json: bool) -> None:
+    """Show which formats of the log the cluster uses, and what each member understands."""
+    path = "/cluster/features"
+    found = operator.post(path, {}, repeatable=True) if is_raised else operator.get(path)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    print(f"the log has formats up to {found['level']}; this node understands {found['highest']}")
+    for node_id, level in found["members"].items():
+        print(f"node {node_id} understands {level or 'an unknown number of'} formats")
 
 
 @cluster.command("wait-ready")
