@@ -193,6 +193,28 @@ def test_an_operation_is_paused_and_resumed_by_any_node(nodes: Nodes) -> None:
     nodes.cluster.wait_ready()
 
 
+def test_a_command_waits_over_the_restart_of_the_only_node_that_it_asks(nodes: Nodes) -> None:
+    node = nodes.follower()
+    number = nodes.begin_restart(node)
+    lonely = Shell(node.url)
+    lonely.environment["STREAMD_TOKEN"] = ROOT
+    with subprocess.Popen(
+        [sys.executable, "-m", "streamd", "operations", "wait", str(number)],
+        env=lonely.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as waiting:
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline().startswith(f"operation {number}: ")
+        node.signal(signal.SIGTERM)
+        node.wait()
+        node.start()
+        told = waiting.stdout.read().splitlines()
+    assert waiting.returncode == 0, told
+    assert "done, 1 of 1 steps done" in told[-1]
+    nodes.cluster.wait_ready()
+
+
 def test_a_cancelled_operation_says_which_members_there_are(nodes: Nodes) -> None:
     number = nodes.begin_restart(nodes.follower())
     cancelled = nodes.shell.run("operations", "cancel", str(number))

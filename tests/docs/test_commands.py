@@ -21,9 +21,10 @@ import pytest
 from streamd.client import Client, Refused
 from tests.docs.pages import ROOT, Block, blocks, pages, steps
 from tests.docs.terminal import Terminal
-from tests.jepsen_like.cluster_processes import ClusterProcesses, wait_until
+from tests.jepsen_like.cluster_processes import ClusterProcesses, NodeProcess, wait_until
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
+from tests.support.supervised import Supervisor
 
 URL = "http://127.0.0.1:4437"
 
@@ -106,26 +107,36 @@ def before_a_server(directory: Path) -> Iterator[Terminal]:
         yield shell
 
 
+def configuration_of(cluster: ClusterProcesses, newcomer: NodeProcess) -> str:
+    """The file of a node that is to be added."""
+    routes = [cluster.peer_address(number) for number in (1, 2, 3)]
+    return (
+        f"[server]\nnode_id = {newcomer.node_id}\n"
+        f'listen = "{newcomer.url.removeprefix("http://")}"\ndata_dir = "{newcomer.data_dir}"\n'
+        f'[cluster]\nname = "jepsen"\nlisten = "{cluster.peer_address(newcomer.node_id)}"\n'
+        f"routes = {json.dumps(routes)}\n"
+    )
+
+
 @contextmanager
 def beside_a_cluster(directory: Path) -> Iterator[Terminal]:
-    """A shell that reaches three nodes, with the configuration of a fourth."""
-    with ClusterProcesses(directory, proxied=False) as cluster:
-        fourth = cluster.prepare_newcomer(4)
-        routes = [cluster.peer_address(number) for number in (1, 2, 3)]
-        (directory / "node4.toml").write_text(
-            f'[server]\nnode_id = 4\nlisten = "{fourth.url.removeprefix("http://")}"\n'
-            f'data_dir = "{fourth.data_dir}"\n'
-            f'[cluster]\nname = "jepsen"\nlisten = "{cluster.peer_address(4)}"\n'
-            f"routes = {json.dumps(routes)}\n"
-        )
-        nodes = cluster.nodes
-        replaced = {f"http://10.0.0.{number}:4437": nodes[number].url for number in (1, 2, 3)}
-        replaced["10.0.0.4:4438"] = cluster.peer_address(4)
-        # The listener for operators is that of clients where no other is configured.
-        replaced["http://127.0.0.1:4439"] = nodes[1].url
-        environment = {"STREAMD_URL": ",".join(nodes[number].url for number in (1, 2, 3))}
-        with in_shell(directory, environment, replaced, fourth.url) as shell:
-            yield shell
+    """A shell that reaches three nodes under a supervisor, with the configurations of two more."""
+    with Supervisor(directory) as supervisor:
+        cluster = ClusterProcesses(directory, environment=supervisor.environment, proxied=False)
+        supervisor.cluster = cluster
+        with cluster:
+            nodes = cluster.nodes
+            replaced = {f"http://10.0.0.{number}:4437": nodes[number].url for number in (1, 2, 3)}
+            for number in (4, 5):
+                text = configuration_of(cluster, cluster.prepare_newcomer(number))
+                (directory / f"node{number}.toml").write_text(text)
+                replaced[f"10.0.0.{number}:4438"] = cluster.peer_address(number)
+            # The listener for operators is that of clients where no other is configured.
+            replaced["http://127.0.0.1:4439"] = nodes[1].url
+            replaced["--wait"] = "--wait --window 1s"
+            environment = {"STREAMD_URL": ",".join(nodes[number].url for number in (1, 3))}
+            with in_shell(directory, environment, replaced, nodes[4].url) as shell:
+                yield shell
 
 
 def run(page: str, shell: Terminal, wanted: str = "") -> None:

@@ -125,6 +125,8 @@ class Forked:
             os.close(write)
         self.pid = int(self._told.readline())
         self.returncode: int | None = None
+        # Several threads may wait for it.
+        self._lock = threading.Lock()
         tether.hold(self.pid)
 
     def poll(self) -> int | None:
@@ -139,9 +141,15 @@ class Forked:
         return status
 
     def _status_within(self, timeout_s: float | None) -> int | None:
-        if self.returncode is None and select.select([self._told], [], [], timeout_s)[0]:
-            self.returncode = int(self._told.readline())
-            self._told.close()
+        if self.returncode is None:
+            try:
+                is_over = bool(select.select([self._told], [], [], timeout_s)[0])
+            except ValueError:  # Another thread has just read it, and closed the pipe.
+                is_over = True
+            with self._lock:
+                if is_over and self.returncode is None:
+                    self.returncode = int(self._told.readline())
+                    self._told.close()
         return self.returncode
 
 
