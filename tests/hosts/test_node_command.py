@@ -67,6 +67,22 @@ def test_a_restart_reports_how_its_command_failed(
     )
 
 
+def test_a_unit_is_stopped_for_good_and_started_again(
+    shell: Shell, programs: Programs, tmp_path: Path
+) -> None:
+    programs.add("systemctl")
+    config = configured(tmp_path, HERE)
+    assert shell("node", "stop", "1", *config) == shell("node", "start", "1", *config) == b""
+    assert programs.calls == [
+        ["systemctl", "disable", "--now", "streamd.service"],
+        ["systemctl", "enable", "--now", "streamd.service"],
+    ]
+    config = configured(tmp_path, '[supervisor]\nkind = "kubernetes"\n')
+    assert 'no command does that with supervisor.kind = "kubernetes"' in shell.fails(
+        1, "node", "stop", "2", *config, *TWO
+    )
+
+
 def test_a_unit_of_another_machine_is_refused_without_ssh(
     shell: Shell, programs: Programs, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""``streamd node``: looks at the host of a node, restarts the node, executes commands there."""
+"""``streamd node``: looks at the host of a node, starts and stops it, executes commands there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import click
 import trio
@@ -43,7 +44,7 @@ _EVERYWHERE = (
 
 @click.group()
 def node() -> None:
-    """Look at the host of a node, restart the node, execute commands there.
+    """Look at the host of a node, start and stop the node, execute commands there.
 
     What does it is in the section [supervisor] of the configuration. It is done from this machine;
     a node executes nothing for a client. With kind = "systemd" and no ssh, only a node of this
@@ -141,6 +142,28 @@ def restart(config: Config, host: Host) -> None:
     Nothing is checked before. `streamd operations restart-recovery` and `rolling-restart` look
     first whether the cluster can spare the node.
     """
+    _act(config, "restart", host)
+
+
+@node.command()
+@_on_a_host
+def stop(config: Config, host: Host) -> None:
+    """Stop NODE, so that it does not start again by itself.
+
+    `streamd operations drain` transfers leadership first.
+    """
+    _act(config, "stop", host)
+
+
+@node.command()
+@_on_a_host
+def start(config: Config, host: Host) -> None:
+    """Start NODE, after a stop or a drain."""
+    _act(config, "start", host)
+
+
+def _act(config: Config, deed: Literal["start", "stop", "restart"], host: Host) -> None:
+    """Do a deed to a node; nothing is printed if it is done."""
 
     async def on_this_machine(host: Host, deed: Deed, release: str) -> str:
         supervisor = config.supervisor
@@ -149,8 +172,9 @@ def restart(config: Config, host: Host) -> None:
         return ""
 
     control = ConfiguredHostControl(config.supervisor, on_this_machine)
-    if left := trio.run(control.restart, host):
-        raise HostError(_unable(config, "restart", left))
+    deeds = {"start": control.start, "stop": control.stop, "restart": control.restart}
+    if left := trio.run(deeds[deed], host):
+        raise HostError(_unable(config, deed, left))
 
 
 def _become(config: Config, deed: Deed, host: Host, given: Given | None = None) -> None:

@@ -33,6 +33,9 @@ class ConfiguredHostControl:
             return await self._replace_pod(host)
         return await self._act("restart", host)
 
+    async def start(self, host: Host) -> str:
+        return await self._act("start", host)
+
     async def stop(self, host: Host) -> str:
         return await self._act("stop", host)
 
