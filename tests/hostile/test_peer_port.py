@@ -23,13 +23,14 @@ from msgspec.structs import replace
 
 from streamd.cluster.request_kinds import RequestKind
 from streamd.cluster.shipping import Begin, Finish, Take
+from streamd.group.log_formats import LOG_FORMAT
 from streamd.group.packages import SentPackage
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.messages import AppendRequest, Entry, EntryKind, Message, VoteRequest
 from streamd.streams import keys
 from streamd.streams.checks import fault
 from streamd.streams.codec import Batch, decode_batch
-from streamd.streams.commands import Command, OpenSession, Result
+from streamd.streams.commands import Command, OpenSession, RaiseLevel, Result
 from streamd.transport.errors import RequestRefused
 from streamd.transport.hello import Hello, encode_hello
 from streamd.transport.wire import (
@@ -91,8 +92,12 @@ _requests = st.one_of(
         st.just(RequestKind.OPERATE),
         st.sampled_from([b"flush", b"gc", b"scrub", b"status", b"cold", b"unheard-of", b"\xff"]),
     ),
+    st.tuples(
+        st.just(RequestKind.HOST),
+        st.sampled_from([b'{"deed":"restart"}', b'{"deed":"exec"}', b'{"deed":"install"}', b"{"]),
+    ),
     st.tuples(st.just(RequestKind.LOG_KEY), st.sampled_from([b"", bytes(32), b"short"])),
-    st.tuples(st.integers(0, 10), st.binary(max_size=40)),
+    st.tuples(st.integers(0, 11), st.binary(max_size=40)),
 )
 
 
@@ -202,8 +207,9 @@ def _look_for_faults(machine: Machine) -> None:
     for entry in log.entries(log.first_index, log.last_index + 1, 1 << 30):
         if entry.kind == EntryKind.COMMANDS:
             for command in decode_batch(entry.payload).commands:
-                opens = isinstance(command, OpenSession)  # the leader, for a member that asks
-                assert opens or fault(command) is None, command
+                # The leader's own: for a member that asks, and in a new cluster.
+                own = isinstance(command, OpenSession) or command == RaiseLevel(LOG_FORMAT)
+                assert own or fault(command) is None, command
     configuration = machine.node.group.view.configuration
     assert configuration.members() == {1, 2, 3}
     known = machine.node.group.state.streams
