@@ -84,6 +84,8 @@ def test_a_node_is_taken_out_of_service_and_back() -> None:
         ("scale-down", {"node_id": 9}, "not a member"),
         ("scale-up", {"addresses": ("d:1", "e:1")}, "one address"),
         ("bootstrap", {"addresses": ("d:1", "d:1")}, "twice"),
+        ("upgrade", {"release": "2.0; reboot"}, "names no release"),
+        ("upgrade", {"release": "--help"}, "names no release"),
         ("scale-up", {"addresses": ("x:1",)}, "no node of this cluster answers at x:1"),
         ("scale-up", {"addresses": ("e:1",)}, "log format 5"),
         ("scale-up", {"addresses": ("b:1",)}, "a member already"),

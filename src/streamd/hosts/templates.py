@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from streamd.operations.hosts import Host, HostError
+from streamd.operations.hosts import Host, HostError, is_release
 
-# None of these begins with a dash, or has a space or a character that a shell reads.
+# No name begins with a dash, or has a space or a character that a shell reads.
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:.]{2,45}")
-_RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
 
 
 def values_of(host: Host, *, release: str = "", lines: int = 0) -> Mapping[str, str]:
@@ -19,7 +18,7 @@ def values_of(host: Host, *, release: str = "", lines: int = 0) -> Mapping[str, 
     name = name.strip("[]")
     if _HOST.fullmatch(name) is None or not (port.isascii() and port.isdigit()):
         raise HostError(f"node {host.node_id}: {host.peer_address!r} names no host")
-    if release and _RELEASE.fullmatch(release) is None:
+    if release and not is_release(release):
         raise HostError(f"{release!r} names no release: it can have A-Z a-z 0-9 . _ + -")
     return {
         "id": str(host.node_id),

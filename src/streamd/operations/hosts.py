@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable
 from typing import Protocol
 
 import msgspec
+
+# It becomes an argument of commands: no dash first, and no character that a shell reads.
+_RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
+
+
+def is_release(text: str) -> bool:
+    """Whether a text can be the number of a release."""
+    return _RELEASE.fullmatch(text) is not None
 
 
 class Host(msgspec.Struct, frozen=True):

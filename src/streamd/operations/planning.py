@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
+from streamd.operations.hosts import is_release
 from streamd.operations.model import MAX_STEPS, Arguments, Deed, Kind, Step, in_words
 
 # A learner this close to the leader's log slows no one down as a voter.
@@ -137,6 +138,8 @@ def _check_arguments(kind: Kind, arguments: Arguments) -> None:
         raise Refused(f"{kind} takes {named}")
     if kind in ("replace-node", "scale-up") and len(arguments.addresses) != 1:
         raise Refused(f"{kind} takes one address")
+    if arguments.release and not is_release(arguments.release):
+        raise Refused(f"{arguments.release!r} names no release: it can have A-Z a-z 0-9 . _ + -")
     if len(set(arguments.addresses)) != len(arguments.addresses):
         raise Refused("an address is given twice")
 
