@@ -6,13 +6,18 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from streamd.config.settings import ClusterConfig
+from streamd.group.log_formats import LOG_FORMAT
 from streamd.group.stores import Stores
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry
 from streamd.raft.messages import Entry, EntryKind, HardState
+from streamd.streams import keys
 from streamd.streams.codec import Batch, encode_batch
+from streamd.streams.commands import RaiseLevel
+from streamd.streams.state import State
 from tests.storage.images import newest_file
 from tests.support.nodes import append, create
 from tests.support.server_process import ServerProcess
@@ -71,6 +76,15 @@ def _of_a_later_release(data: Path) -> None:
     _change_identity(data, format_version=99)
 
 
+def _of_a_raised_level(data: Path) -> None:
+    """As a later release leaves it once the feature level was raised to what it brings."""
+    stores = Stores.open(data, 2)
+    header = State(stores.state).header
+    header.features = LOG_FORMAT + 1
+    stores.state.write([(keys.HEADER, msgspec.msgpack.encode(header))])
+    stores.close()
+
+
 def _change_identity(data: Path, **fields: object) -> None:
     file = data / "identity.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
@@ -92,6 +106,7 @@ _VOTERS = ("'letters'", "voters 1, 2, 3", "cluster.routes", "recover --offline")
         (_single_without_identity, {}, ("identity.json is missing", '{"node_id":2')),
         (_single_with_damaged_identity, {}, ("identity.json is damaged", "from a copy")),
         (_of_a_later_release, {}, ("format 99", "start the release that wrote it")),
+        (_of_a_raised_level, {}, (f"level {LOG_FORMAT + 1}", "start the release that wrote it")),
     ],
 )
 def test_it_is_refused(
@@ -120,6 +135,22 @@ def _kept(data: Path) -> dict[str, bytes]:
     """What says whose data these are, and how far the log is known to reach."""
     names = ("identity.json", "floor", "vote", "lost")
     return {name: (data / name).read_bytes() for name in names if (data / name).exists()}
+
+
+def test_a_level_that_this_release_does_not_understand_ends_it(tmp_path: Path) -> None:
+    """A later release was killed before it had stored the state to which its log leads."""
+    stores = Stores.open(tmp_path, 1)
+    payload = encode_batch(Batch(1_000, [RaiseLevel(LOG_FORMAT + 1)]))
+    entries = [bootstrap_entry([1], _ADDRESSES[:1]), Entry(2, 7, EntryKind.COMMANDS, payload)]
+    stores.log.append(entries, HardState(7, 1))
+    stores.close()
+    for _ in range(2):
+        server = ServerProcess(tmp_path)
+        server.start()
+        assert server.wait() == 1, server.output
+        last = server.output.splitlines()[-1]
+        assert last.startswith(f"streamd: log entry 2 raises the feature level to {LOG_FORMAT + 1}")
+        assert "start the release that wrote it" in last
 
 
 def test_a_member_opens_once_its_cluster_is_configured_again(tmp_path: Path) -> None:

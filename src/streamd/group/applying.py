@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from streamd.group.drafts import PendingEntry
+from streamd.group.log_formats import LOG_FORMAT
 from streamd.group.packages import OwnPackages
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.raft.interface import RaftViolation
@@ -87,6 +88,12 @@ class Applier:
             machine.apply(entry.index, entry.term, 0, [])
             self._fail_replaced(entry.index)
         self._pending.pop(entry.index, None)
+        if machine.state.header.features > LOG_FORMAT:
+            raise RaftViolation(
+                f"log entry {entry.index} raises the feature level to "
+                f"{machine.state.header.features}, and this release of streamd understands the log "
+                f"up to level {LOG_FORMAT}: start the release that wrote it, or a later one"
+            )
 
     def _fail_replaced(self, index: int) -> None:
         replaced = self._pending.get(index)

@@ -8,7 +8,9 @@ from random import Random
 
 import structlog
 
+from streamd import __version__
 from streamd.config.settings import ClusterConfig
+from streamd.group.log_formats import LOG_FORMAT
 from streamd.process.cures import with_cure
 from streamd.raft.core import Core, Settings
 from streamd.raft.membership import BOOTSTRAP_HARD_STATE, bootstrap_entry, decode_configuration
@@ -19,6 +21,7 @@ from streamd.storage.errors import (
     LogBelowFloor,
     LogCorrupt,
     RecoveryUnfinished,
+    ReleaseTooOld,
     RestoreUnfinished,
     StateLagsLog,
     StorageError,
@@ -178,12 +181,24 @@ def _without_its_cluster(data_dir: DataDir, voters: Iterable[int]) -> IdentityMi
     )
 
 
+def _too_new(data_dir: DataDir, level: int) -> ReleaseTooOld:
+    """The first thing that this release would not understand may be hours away, or a rule that it
+    would not miss."""
+    return ReleaseTooOld(
+        f"{data_dir.path} has feature level {level}, and this release of streamd ({__version__}) "
+        f"understands the log up to level {LOG_FORMAT}: start the release that wrote it, or a "
+        "later one"
+    )
+
+
 def open_core(
     stores: Stores, state: State, random: Random, timing: ClusterConfig, *, has_peers: bool = True
 ) -> Core:
-    """The core for what is stored. Raises `StorageError` when log and state do not fit, and when a
-    node without peers is a member beside others."""
+    """The core for what is stored. Raises `StorageError` when log and state do not fit, when this
+    release does not understand the log, and when a node without peers is a member beside others."""
     header = state.header
+    if header.features > LOG_FORMAT:
+        raise _too_new(stores.data_dir, header.features)
     stores.log.fit_to_state(header.applied_index, header.applied_term)
     lost = stores.log.lost_below
     configuration = (

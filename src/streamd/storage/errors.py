@@ -55,6 +55,10 @@ class IdentityMismatch(StorageError):
     """The data directory belongs to another node, or to another version's format."""
 
 
+class ReleaseTooOld(StorageError):
+    """This release does not understand what the cluster's log may hold by now."""
+
+
 _NOT_SERVED = "The node will not serve what is left as if it were whole."
 _RESTORE = "Restore the data directory from a backup, or move it away to start empty."
 # An older copy of a member's data, or none, has forgotten a vote or entries that it confirmed.
