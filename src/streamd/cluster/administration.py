@@ -337,7 +337,7 @@ class Administration:
             self._raising = 0
             raise
         self._raising = 0
-        log.info("raised the feature level", level=level)
+        log.info("raised the feature level", to=level)
 
     async def _know_the_level(self, ends_at: float) -> None:
         """Wait until an entry of this term is applied, and so all of earlier terms: one may raise
