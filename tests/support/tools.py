@@ -24,6 +24,7 @@ STRACE = "strace, and the right to trace processes"
 ATTACHING = "strace, and the right to attach to a process, which root has"
 MOUNTING = "root, and the right to mount file systems"
 MINIO = "MinIO, or Go to build it"
+HISTORY = "git, and a clone with its history"
 _OLDEST_NODE = 20
 
 
