@@ -8,16 +8,21 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
+import trustme
+from cryptography import x509
+from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from streamd.config.settings import ConfigError, ServerConfig
-from streamd.credentials.tls_files import POLL_INTERVAL_S, TlsFiles
+from streamd.credentials.tls_files import POLL_INTERVAL_S, TlsFiles, export_expiry
 from streamd.http.door.listeners import server_tls
+from streamd.process.metrics import Metrics
 from tests.http.pki import make_pki
 from tests.support.server_process import ServerProcess
 
@@ -112,6 +117,38 @@ def test_damaged_files_leave_the_loaded_ones_in_use_until_they_are_repaired(
     replace_with_a_new_certificate(tmp_path)
     tls.look()
     assert tls() is not before
+
+
+def expiry_in_metrics(metrics: Metrics) -> dict[str, float]:
+    families = text_string_to_metric_families(metrics.exposition().decode())
+    return {
+        sample.labels["section"]: sample.value
+        for family in families
+        if family.name == "streamd_tls_certificate_expiry_time_seconds"
+        for sample in family.samples
+    }
+
+
+def test_a_metric_has_the_expiry_of_the_certificate_in_use(tmp_path: Path) -> None:
+    def expiry_of_file() -> float:
+        certificate = x509.load_pem_x509_certificate((tmp_path / "cert.pem").read_bytes())
+        return certificate.not_valid_after_utc.timestamp()
+
+    config = files_in(tmp_path)
+    tls, metrics = loaded(config), Metrics()
+    export_expiry(metrics, {"server": tls, "cluster": None})
+    before = expiry_of_file()
+    assert expiry_in_metrics(metrics) == {"server": before}
+    authority = trustme.CA()
+    soon = datetime.now(UTC) + timedelta(days=3)
+    issued = authority.issue_cert("localhost", not_after=soon)
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    tls.look()
+    assert expiry_in_metrics(metrics) == {"server": before}, "its key does not belong to it"
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    tls.look()
+    assert expiry_in_metrics(metrics) == {"server": expiry_of_file()}
+    assert expiry_of_file() == int(soon.timestamp())
 
 
 def test_a_key_that_needs_a_password_is_refused_without_asking_for_it(tmp_path: Path) -> None:

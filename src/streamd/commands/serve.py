@@ -19,7 +19,7 @@ from streamd.app import App
 from streamd.commands import greeting
 from streamd.config.names import injected_variables
 from streamd.config.settings import Config, ConfigError, ServerConfig
-from streamd.credentials.tls_files import TlsFiles, reload_on_hangup
+from streamd.credentials.tls_files import TlsFiles, export_expiry, reload_on_hangup
 from streamd.group.stores import Stores
 from streamd.http.door.front_door import FrontDoor
 from streamd.http.door.listeners import hold_ports, listen, server_tls
@@ -57,6 +57,7 @@ async def serve(config: Config, announce: Callable[[str], None] = _print) -> Non
     stores = await in_thread(Stores.open, Path(server.data_dir), server.node_id, config.cluster)
     try:
         app = App(config, stores)
+        export_expiry(app.metrics, {"server": tls, "cluster": app.peer_tls})
         _warn_of_injected_variables()
         _warn_of_open_ports(config)
         async with app.running():
@@ -104,7 +105,9 @@ async def _serve_clients(
             if app.trail is not None:
                 supervisor.tls_loaded = app.trail.tls_loaded
             nursery.start_soon(_drain_on_signal, app, supervisor.drain)
-            # The workers follow their files themselves.
+            # The workers follow their files themselves; the expiry in the metrics is this one's.
+            if tls is not None:
+                nursery.start_soon(tls.follow)
             _follow(nursery, app, other_tls, supervisor.reload_tls if tls else None)
             await supervisor.run(ready)
         nursery.cancel_scope.cancel()

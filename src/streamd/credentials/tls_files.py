@@ -6,15 +6,18 @@ certificate would have no way back if the key does not belong to it.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
-from collections.abc import Callable, Sequence
-from typing import Generic, NoReturn, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, NoReturn, TypeVar
 
 import structlog
 import trio
 
 from streamd.config.settings import ConfigError
+from streamd.process.metrics import Metrics
 
 POLL_INTERVAL_S = 3.0
 
@@ -26,9 +29,9 @@ log = structlog.get_logger("streamd.tls")
 
 
 class TlsFiles(Generic[T]):
-    """Holds the result of `load()` for `files`; loads them again when they change. Call it for the
-    present contexts. `on_load` is called after each load, with what prevented it, if anything
-    did."""
+    """Holds the result of `load()` for `files`, of which the first is the certificate; loads them
+    again when they change. Call it for the present contexts. `on_load` is called after each load,
+    with what prevented it, if anything did."""
 
     def __init__(self, files: Sequence[str], load: Callable[[], T]) -> None:
         """Raises what `load` raises, and `OSError` naming a file that cannot be read."""
@@ -36,6 +39,8 @@ class TlsFiles(Generic[T]):
         self._load = load
         self._seen = self._stamps()
         self._contexts = self._loaded()
+        # Unix time in seconds at which the certificate in use expires; NaN if it cannot be read.
+        self.expires_s = _expiry_s(files[0])
         self.on_load: Callable[[Sequence[str], str | None], None] = lambda *_: None
 
     def __call__(self) -> T:
@@ -55,6 +60,7 @@ class TlsFiles(Generic[T]):
             )
             self.on_load(self._files, str(error))
         else:
+            self.expires_s = _expiry_s(self._files[0])
             log.info("TLS files loaded", files=list(self._files))
             self.on_load(self._files, None)
 
@@ -77,6 +83,28 @@ class TlsFiles(Generic[T]):
 
     def _stamps(self) -> list[Stamp | None]:
         return [stamp_of(file) for file in self._files]
+
+
+def export_expiry(metrics: Metrics, tls: Mapping[str, TlsFiles[Any] | None]) -> None:
+    """Register the expiry of certificates, by the section of the configuration that names each."""
+    used = {section: files for section, files in tls.items() if files is not None}
+    metrics.gauge_by(
+        "section",
+        "tls_certificate_expiry_time_seconds",
+        "Unix time at which the TLS certificate in use expires, by section of the configuration.",
+        lambda: {section: files.expires_s for section, files in used.items()},
+    )
+
+
+def _expiry_s(file: str) -> float:
+    # Only here: a node without TLS need not import cryptography, which takes long.
+    from cryptography import x509
+
+    try:
+        certificate = x509.load_pem_x509_certificate(Path(file).read_bytes())
+    except (OSError, ValueError):
+        return math.nan  # OpenSSL takes it; a wrong alarm must not end the node.
+    return certificate.not_valid_after_utc.timestamp()
 
 
 async def reload_on_hangup(reloads: Sequence[Callable[[], None]]) -> None:
