@@ -29,6 +29,8 @@ async def readiness(machine: Machine) -> dict[str, int]:
     for probe in ("local", "cluster"):
         response = await app.test_client().get(f"/readyz/{probe}")
         found[probe] = response.status_code
+    ready = float(found["cluster"] == 200)
+    assert f"\nstreamd_ready {ready}\n".encode() in machine.metrics.exposition()
     return found
 
 

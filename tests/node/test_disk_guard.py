@@ -23,6 +23,7 @@ from streamd.group.proposals import (
 from streamd.inspection.disks import DiskSpace
 from streamd.node.disk_guard import DiskGuard
 from streamd.node.node import Node
+from streamd.process.metrics import Metrics
 from streamd.streams.commands import Delete, Result
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machines, all_ready, play
@@ -68,6 +69,10 @@ async def test_while_the_disk_is_low_nothing_with_bytes_is_proposed(tmp_path: Pa
         disk.free = 999
         await guard.look()
         assert guard.report() == {"free_bytes": 999, "min_free_bytes": 1000, "low": True}
+        metrics = Metrics()
+        guard.export(metrics)
+        for sample in (b"free_bytes 999.0", b"min_free_bytes 1000.0", b"low 1.0"):
+            assert b"\nstreamd_disk_" + sample + b"\n" in metrics.exposition()
         before = node.group.view.last_index
         with pytest.raises(DiskLow):
             await node.group.writes.propose(append("a", b"2"))

@@ -164,6 +164,11 @@ def export(node: Node, metrics: Metrics) -> None:
         lambda: header.header.hot_bytes,
     )
     gauge(
+        "cold_hot_limit_bytes",
+        "Bytes not in the cold store above which appends are refused (cold.hot_limit_bytes).",
+        lambda: node.cold_config.hot_limit_bytes,
+    )
+    gauge(
         "cold_bytes",
         "Bytes in the cold store that streams still refer to.",
         lambda: header.header.cold_bytes,
@@ -179,17 +184,15 @@ def export(node: Node, metrics: Metrics) -> None:
         "1 if appends are refused because the hot limit is reached, else 0.",
         lambda: node.group.admission.is_full,
     )
-    stuck = node.flusher
     gauge(
         "cold_stuck_bytes",
         "Bytes of records that are too large for any cold-store object.",
-        lambda: stuck.stuck_bytes,
+        lambda: node.flusher.stuck_bytes,
     )
-    held = node.evictor
     gauge(
         "cold_kept_bytes",
         "Flushed bytes that are still kept on the local disk.",
-        lambda: held.held_bytes,
+        lambda: node.evictor.held_bytes,
     )
     gauge(
         "cold_cache_bytes",

@@ -91,6 +91,11 @@ class DiskGuard:
             lambda: float("nan") if self.free_bytes is None else self.free_bytes,
         )
         metrics.gauge(
+            "disk_min_free_bytes",
+            "Free bytes below which writes are refused (storage.min_free_bytes).",
+            lambda: self.min_free_bytes,
+        )
+        metrics.gauge(
             "disk_low",
             "1 if less than storage.min_free_bytes is free and writes are refused, else 0.",
             lambda: self.is_low,

@@ -372,3 +372,7 @@ class Node:
     def is_ready(self) -> bool:
         """Whether the node leads or follows, and its state is as new as it can be."""
         return self.group.view.is_caught_up
+
+    def is_cluster_ready(self) -> bool:
+        """Whether the node is ready, and in contact with a leader of a group that has voters."""
+        return self.is_ready() and self.is_in_contact()

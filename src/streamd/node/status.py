@@ -148,6 +148,11 @@ def export(node: Node, metrics: Metrics) -> None:
         "Index of the last applied log entry.",
         lambda: group.view.applied_index,
     )
+    gauge(
+        "ready",
+        "1 if /readyz/cluster answers 200 on this node, else 0.",
+        node.is_cluster_ready,
+    )
     gauge("streams", "Streams in this node's state.", lambda: node.group.state.header.streams)
     metrics.counter_by(
         "what",

@@ -33,7 +33,7 @@ async def readyz_local(operator: Operator) -> Answer:
 
 async def readyz_cluster(operator: Operator) -> Answer:
     """Whether the node is in contact with a leader and does not lag."""
-    if operator.node.is_ready() and operator.node.is_in_contact():
+    if operator.node.is_cluster_ready():
         return jsonify(status="ready"), 200
     return jsonify(status="no leader is known, or this node lags"), 503
 
