@@ -62,12 +62,14 @@ cluster: $(READY) ## Start three nodes on this machine; Ctrl-C stops them
 
 test: $(COMPILED) $(if $(WITH_NPM),$(NODE_READY)) ## Run all tests but the long ones
 	@$(BIN)/python -m tests.support.minio
+	@$(BIN)/python -m tests.support.prometheus
 	@$(LIST_SKIPPED) set -x; \
 	$(PYTEST) -p no:schemathesis -m "not long" --durations=20 $(ARGS) || status=1; \
 	{ set +x; } 2>/dev/null; echo "-- not run: the long tests, which make test-all runs too"; exit $$status
 
 test-all: $(ALL_READY) ## Run all tests, with the branch coverage of the pure packages
 	@$(BIN)/python -m tests.support.minio
+	@$(BIN)/python -m tests.support.prometheus
 	@$(LIST_SKIPPED) set -x; \
 	$(PYTEST) $(HEARTS) $(COVERAGE) $(ARGS) || status=1; \
 	$(PYTEST) $(HEARTS:%=--ignore=%) --durations=20 $(ARGS) || status=1; \

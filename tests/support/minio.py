@@ -25,7 +25,7 @@ from urllib3.exceptions import HTTPError
 from tests.support import tether
 from tests.support.ports import unused_port
 from tests.support.processes import RunningProcess
-from tests.support.tools import MINIO, skip_without
+from tests.support.tools import MINIO, cache_directory, skip_without
 
 MODULE = "github.com/minio/minio"
 # The last state of the official repository; pinned as Go pins commits without a semantic version.
@@ -46,7 +46,7 @@ def find_minio(*, build: bool = True) -> Path:
     on_path = shutil.which("minio")
     if on_path is not None:
         return Path(on_path)
-    built = _cache() / f"minio-{VERSION}" / "minio"
+    built = cache_directory() / f"minio-{VERSION}" / "minio"
     if built.exists():
         return built
     if not build:
@@ -57,14 +57,6 @@ def find_minio(*, build: bool = True) -> Path:
         if not built.exists():
             _build(built)
     return built
-
-
-def _cache() -> Path:
-    """What the tests keep for further runs on a machine, and CI from one clean room to the next."""
-    if own := os.environ.get("STREAMD_CACHE"):
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "streamd"
 
 
 def _build(target: Path) -> None:

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from functools import cache
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -25,6 +26,7 @@ ATTACHING = "strace, and the right to attach to a process, which root has"
 MOUNTING = "root, and the right to mount file systems"
 MINIO = "MinIO, or Go to build it"
 HISTORY = "git, and a clone with its history"
+PROMETHEUS = "Prometheus with promtool, or apt-get and dpkg to fetch Debian's"
 _OLDEST_NODE = 20
 
 
@@ -36,6 +38,14 @@ def needs(tool: str, found: bool) -> pytest.MarkDecorator:
 def skip_without(tool: str, why: str = "") -> NoReturn:
     """Skip the test that runs, for want of a tool."""
     pytest.skip(NEEDS + tool + (f": {why}" if why else ""))
+
+
+def cache_directory() -> Path:
+    """What the tests keep for further runs on a machine, and CI from one clean room to the next."""
+    if own := os.environ.get("STREAMD_CACHE"):
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "streamd"
 
 
 def has_java() -> bool:
