@@ -15,7 +15,7 @@ _SEVERITIES = {"critical", "warning", "info"}
 
 
 def _promtool(*arguments: object) -> None:
-    command = [prometheus_or_skip() / "promtool", *map(str, arguments)]
+    command = [str(prometheus_or_skip() / "promtool"), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
