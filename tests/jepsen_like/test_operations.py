@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import streamd as streamd_package
 from streamd.client import Client
 from tests.jepsen_like.cluster_processes import (
     ONE_ELECTION_S,
@@ -23,7 +25,7 @@ from tests.jepsen_like.cluster_processes import (
 from tests.support import prefork
 from tests.support.supervised import Supervisor
 
-_PATIENCE_S = 120.0
+_PATIENCE_S = 240.0
 _PRODUCERS = 4
 ENDED = ("done", "failed", "cancelled")
 
@@ -69,6 +71,14 @@ def look(cluster: ClusterProcesses, number: int) -> dict[str, Any] | None:
             found: dict[str, Any] = json.loads(answer[1])
             return found
     return None
+
+
+def wait_for_step(cluster: ClusterProcesses, number: int, step: int) -> None:
+    def has_begun() -> bool:
+        found = look(cluster, number)
+        return found is not None and found["steps"][step]["state"] != "waiting"
+
+    wait_until(has_begun, f"step {step} begins")
 
 
 def wait_for_end(cluster: ClusterProcesses, number: int) -> dict[str, Any]:
@@ -180,12 +190,7 @@ def test_a_rolling_restart_ends_although_its_leader_is_killed_in_a_step(
     with supervised(tmp_path) as (cluster, supervisor):
         with Load(cluster) as load:
             number = begin(cluster, "rolling-restart")
-
-            def is_in_step() -> bool:
-                found = look(cluster, number)
-                return found is not None and found["steps"][step]["state"] != "waiting"
-
-            wait_until(is_in_step, f"step {step} begins")
+            wait_for_step(cluster, number, step)
             kill(supervisor, cluster.leader())
             found = wait_for_end(cluster, number)
         assert found["state"] == "done", found
@@ -218,6 +223,61 @@ def test_a_leader_that_is_killed_while_a_supervisor_acts_restarts_nothing_twice(
         assert killed
         assert supervisor.asked.count(supervisor.asked[asked]) == 1
         cluster.wait_ready()
+        load.check()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", [0, 3], ids=("add", "stop"))
+def test_a_node_is_replaced_although_the_leader_is_killed_in_a_step(
+    step: int, tmp_path: Path
+) -> None:
+    """Nobody can tell that a silent node was stopped for good. So the next leader has it stopped
+    again, when the time of the first attempt is over."""
+    with supervised(tmp_path) as (cluster, supervisor):
+        old = cluster.followers(cluster.leader())[0].node_id
+        with Load(cluster) as load:
+            cluster.start_newcomer(4)
+            address = cluster.peer_address(4)
+            number = begin(cluster, "replace-node", node_id=old, addresses=[address])
+            wait_for_step(cluster, number, step)
+            kill(supervisor, cluster.leader())
+            found = wait_for_end(cluster, number)
+        assert found["state"] == "done", found
+        deeds = [one["deed"] for one in found["steps"] if one["deed"] != "transfer-leadership"]
+        assert deeds == ["add", "catch-up", "promote", "stop"]
+        remaining = sorted({1, 2, 3, 4} - {old})
+        assert (found["voters"], found["learners"]) == (remaining, [])
+        told = cluster.leader(among=remaining).status()
+        assert told is not None
+        assert told["voters"] == remaining
+        assert set(supervisor.asked) == {f"stop {old}"}
+        load.check()
+
+
+@pytest.mark.long
+def test_an_upgrade_installs_and_restarts_node_by_node_under_load(tmp_path: Path) -> None:
+    """The later release is this one under another number."""
+    later = tmp_path / "later"
+    shutil.copytree(Path(streamd_package.__file__).parent, later / "streamd")
+    package = later / "streamd" / "__init__.py"
+    package.write_text(f'{package.read_text()}\n__version__ = "9.9.1"\n')
+    with supervised(tmp_path) as (cluster, supervisor):
+
+        def install(words: list[str]) -> None:
+            if words[0] == "install":
+                assert words[2] == "9.9.1"
+                cluster.nodes[int(words[1])].environment["PYTHONPATH"] = str(later)
+
+        supervisor.before = install
+        leader = cluster.leader().node_id
+        with Load(cluster) as load:
+            succeed(cluster, "upgrade", "--to", "9.9.1")
+        order = [*sorted({1, 2, 3} - {leader}), leader]
+        deeds = [(f"install {number} 9.9.1", f"restart {number}") for number in order]
+        assert supervisor.asked == [deed for both in deeds for deed in both]
+        told = cluster.leader().status()
+        assert told is not None
+        assert {member["version"] for member in told["members"]} == {"9.9.1"}
         load.check()
 
 
