@@ -26,6 +26,7 @@ ARGUMENTS = {
     "bootstrap": "demo/x",
     "close": "demo/x",
     "cluster add": "127.0.0.1:1",
+    "cluster features": "",
     "cluster promote": "2",
     "cluster remove": "2",
     "cluster snapshot": "",
@@ -38,7 +39,9 @@ ARGUMENTS = {
     "cold scrub status": "",
     "cold status": "",
     "create": "demo/x",
+    "debug bundle": "-o {directory}/bundle.tar.gz",
     "delete": "demo/x",
+    "doctor": "",
     "fork": "demo/x demo/y",
     "head": "demo/x",
     "limits clear": "bucket demo",
@@ -47,6 +50,27 @@ ARGUMENTS = {
     "list": "demo",
     "log-head": "",
     "log-key rotate": "",
+    "node exec": "--config {directory}/node.toml 2 true",
+    "node logs": "--config {directory}/node.toml 2",
+    "node restart": "--config {directory}/node.toml 2",
+    "node start": "--config {directory}/node.toml 2",
+    "node status": "--config {directory}/node.toml 2",
+    "node stop": "--config {directory}/node.toml 2",
+    "operations bootstrap": "127.0.0.1:1",
+    "operations cancel": "1",
+    "operations done": "1",
+    "operations drain": "2",
+    "operations list": "",
+    "operations pause": "1",
+    "operations replace-node": "2 127.0.0.1:1",
+    "operations restart-recovery": "2",
+    "operations resume": "1",
+    "operations rolling-restart": "",
+    "operations scale-down": "2",
+    "operations scale-up": "127.0.0.1:1",
+    "operations show": "1",
+    "operations upgrade": "--to 0.3.0",
+    "operations wait": "1",
     "prove": "demo/x --offset -1",
     "read": "demo/x",
     "snapshot publish": "demo/x pyproject.toml --at 0000000000000000_0000000000000000",
@@ -61,9 +85,23 @@ ARGUMENTS = {
 # Any node answers these by itself, with or without a leader.
 _LOCAL = {"cluster status", "cluster snapshot", "cold status", "cold scrub status"}
 _LOCAL |= {"token list", "token show", "limits list", "log-head", "log-key rotate", "prove"}
+_LOCAL |= {"debug bundle", "doctor"} | {words for words in ARGUMENTS if words.startswith("node ")}
+
+
+_SUPERVISOR = """
+[supervisor]
+kind = "command"
+status = ["true"]
+logs = ["true"]
+start = ["true"]
+stop = ["true"]
+restart = ["true"]
+exec = ["true"]
+"""
 
 
 def run_each(url: str, directory: Path) -> dict[str, Ended]:
+    (directory / "node.toml").write_text(_SUPERVISOR)
     commands = {
         words: [
             *words.split(),

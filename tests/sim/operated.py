@@ -14,6 +14,7 @@ from typing import Any
 
 import trio
 
+from streamd.group.proposals import Unavailable
 from streamd.operations.hosts import Host, HostError
 from streamd.operations.model import Operation, report
 from streamd.operations.requests import Begin, OperationRequest
@@ -172,8 +173,10 @@ class Operated:
         return leader
 
     async def ask(self, request: OperationRequest) -> dict[str, Any]:
-        """Ask a node that is up."""
+        """Ask a node that is up. Raises `Unavailable` if none is."""
         up = [one for one in self.machines.all if one.is_ready]
+        if not up:
+            raise Unavailable("no node is up")
         operations = self.random.choice(up).node.operations
         assert operations is not None
         return await operations.perform(request)
