@@ -23,10 +23,12 @@ ARGS ?=
 # The Python for the set-up; by default the first that is new enough.
 PYTHON ?=
 # How many processes share a run; by default more than cores, because tests that start, kill and
-# stall servers wait much of their time; not many more, because each collects all tests.
+# stall servers wait much of their time; not many more, because each collects all tests, and fewer
+# for the long tests, some of which measure time.
 WORKERS ?=
+MORE := 2
 # Tests of one file share their servers, so a file is seldom split: tests/support/scheduling.py.
-PYTEST = $(BIN)/python -m pytest --dist loadfile -n $(or $(WORKERS),$(shell expr $$(nproc) + 2))
+PYTEST = $(BIN)/python -m pytest --dist loadfile -n $(or $(WORKERS),$(shell expr $$(nproc) + $(MORE)))
 # Container images set it, and then every server of the tests would compile its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -60,6 +62,7 @@ serve: $(READY) ## Serve on 127.0.0.1:4437 from ./data (more flags: ARGS="--http
 cluster: $(READY) ## Start three nodes on this machine; Ctrl-C stops them
 	@set -m; config/cluster/start $(BIN) || exit # as a job: make gets no Ctrl-C and fails not by it
 
+test: MORE := 4
 test: $(COMPILED) $(if $(WITH_NPM),$(NODE_READY)) ## Run all tests but the long ones
 	@$(BIN)/python -m tests.support.minio
 	@$(BIN)/python -m tests.support.prometheus

@@ -34,6 +34,7 @@ LIKELY_SEEDS = {
 SLOW = (
     "followers_read_without_a_read_index",
     "leaders_read_without_asking_anyone",
+    "node_that_lost_entries_votes_at_once",
     "outcomes_are_forgotten_while_their_package_may_come_again",
     "package_takes_effect_each_time_it_arrives",
     "packages_of_the_leader_itself_have_no_number_in_the_log",
