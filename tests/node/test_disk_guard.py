@@ -5,11 +5,14 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from streamd.config.settings import StorageConfig
 from streamd.group.proposals import (
@@ -42,8 +45,11 @@ class Disk:
         self.free = free
         self.total = total
         self.fails = False
+        self.unstored = 0
+        self.looks = 0
 
     def space(self, _: Path) -> DiskSpace:
+        self.looks += 1
         if self.fails:
             raise OSError("the file server does not answer")
         return DiskSpace(self.free, self.total)
@@ -53,6 +59,8 @@ class Disk:
             node.group.admission,
             Path("data"),
             StorageConfig(min_free_bytes=min_free_bytes),
+            log_growth=node.group.storage.log_growth,
+            unstored_bytes=lambda: self.unstored,
             run_blocking=node.run_blocking,
             space=self.space,
         )
@@ -90,6 +98,39 @@ async def test_writes_are_taken_again_with_an_eighth_more_room(tmp_path: Path) -
             disk.free = free
             await guard.look()
             assert guard.is_low == is_low, free
+
+
+async def test_what_was_accepted_and_is_not_stored_yet_counts_as_used_twice(tmp_path: Path) -> None:
+    disk = Disk(free=2000)
+    async with running_node(tmp_path) as node:
+        guard = disk.guard(node, 1000)
+        for disk.unstored, is_low in ((500, False), (501, True), (438, True), (437, False)):
+            await guard.look()
+            assert guard.is_low == is_low, disk.unstored
+        assert guard.free_bytes == 2000
+
+
+async def test_much_that_is_written_has_the_disk_looked_at_before_its_time(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """No time passes in this test."""
+    disk = Disk(free=10**9)
+    async with running_node(tmp_path) as node, trio.open_nursery() as nursery:
+        guard = disk.guard(node, 160_000)
+        await guard.look()
+        nursery.start_soon(guard.watch)
+        await node.group.writes.propose(create("a"))
+        looks = disk.looks
+        disk.free = 0
+        for _ in range(9):
+            await append_to(node, "a", b"x" * 1000)
+        assert not guard.is_low
+        while not guard.is_low:
+            with suppress(DiskLow):
+                await append_to(node, "a", b"x" * 1000)
+            await wait_all_tasks_blocked()
+        assert disk.looks == looks + 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_disk_that_cannot_be_looked_at_changes_nothing(tmp_path: Path) -> None:
@@ -201,15 +242,21 @@ def test_a_disk_that_fills_up_refuses_writes_serves_reads_and_recovers(
         other = disk / "other"
         with other.open("wb") as file:
             file.write(bytes(26 * _MIB))
-        while (answer := client.post("/v1/stream/kept", content=b"k" * 100_000)).is_success:
-            kept += 1
-            assert kept < 500, "the disk is smaller than that"
-        assert (answer.status_code, answer.json()["error"]["code"]) == (507, "DISK_LOW")
+
+        def is_nearly_full() -> bool:
+            """Whether a write is refused, and not only until what was accepted is stored."""
+            nonlocal kept
+            while (answer := client.post("/v1/stream/kept", content=b"k" * 100_000)).is_success:
+                kept += 1
+                assert kept < 500, "the disk is smaller than that"
+            assert (answer.status_code, answer.json()["error"]["code"]) == (507, "DISK_LOW")
+            disk = client.get("/cluster/status").json()["disk"]
+            return bool(disk["low"] and disk["free_bytes"] < 26 * _MIB)
+
+        _until(is_nearly_full)
         assert client.put("/v1/stream/new", content=b"n").status_code == 507
         assert _metric(client, "disk_low") == 1
-        status = client.get("/cluster/status").json()["disk"]
-        assert status["low"]
-        assert status["free_bytes"] < status["min_free_bytes"] == 24 * _MIB
+        assert client.get("/cluster/status").json()["disk"]["min_free_bytes"] == 24 * _MIB
         read = client.get("/v1/stream/kept?offset=-1&max_bytes=1000")
         assert read.status_code == 200
         assert client.delete("/v1/stream/cleared").status_code == 204

@@ -30,6 +30,25 @@ CHECKPOINT_BYTES = 32 * 1024 * 1024
 MAX_CHECKPOINTS_KEPT = 16
 
 
+class LogGrowth:
+    """How many bytes of entries were added to the log since someone began to wait for some."""
+
+    def __init__(self) -> None:
+        self._left = math.inf
+        self._reached = trio.Event()
+
+    def add(self, size: int) -> None:
+        """Note that so many bytes were added."""
+        self._left -= size
+        if self._left <= 0:
+            self._reached.set()
+
+    async def wait_for(self, size: int) -> None:
+        """Wait until so many more bytes were added. For one task at a time."""
+        self._left, self._reached = size, trio.Event()
+        await self._reached.wait()
+
+
 class StateFlusher:
     """Owns the state's store while the group runs.
 
@@ -60,6 +79,7 @@ class StateFlusher:
         # Held by a flush, and during the installation of a Raft snapshot.
         self.exclusive = trio.Lock()
         self._gathers = False  # While True, not every change wakes the flusher.
+        self.log_growth = LogGrowth()
         self._log_bytes = 0
         # Places where the log may be cut, oldest first, about `CHECKPOINT_BYTES` of log apart.
         self._checkpoints = deque([state.stored_index])
@@ -93,6 +113,7 @@ class StateFlusher:
     def log_grew(self, size: int) -> None:
         """Note that so many bytes were added to the log."""
         self._log_bytes += size
+        self.log_growth.add(size)
         if self._log.is_filling:
             self._filling.unpark_all()
 

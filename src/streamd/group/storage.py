@@ -37,6 +37,7 @@ class GroupStorage:
         self._wake = wake
         # While it is held, the state's store is neither written nor replaced.
         self.write_lock = flusher.exclusive
+        self.log_growth = flusher.log_growth
 
     async def flush(self) -> None:
         """Store all changes made so far."""

@@ -4,8 +4,12 @@ A node on a full disk can do nothing: not serve reads, not delete, not even star
 reserve. While less than that is free, the leader takes no commands that bring bytes; reads, deletes
 and all else that a log entry or two can carry go on, and LevelDB has room to compact.
 
-A look at the file system may hang as a disk does, so a thread takes it, twice a second, and no
-write waits for it. What comes in between is bounded by what the disk can write in that time.
+A look at the file system may hang as a disk does, so a thread takes it, and no write waits for it.
+It is taken twice a second, and again whenever the log grew by a sixteenth of the reserve: writers
+that fill gigabytes in half a second would be through with the reserve before the next look.
+
+What the log has and the state's store has not yet will take its bytes twice more: in the log's
+LevelDB, for which the journal has no room, and in the state's. They count as used.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import trio
 
 from streamd.config.settings import StorageConfig
 from streamd.group.admission import Admission
+from streamd.group.state_flusher import LogGrowth
 from streamd.inspection.disks import DiskSpace, disk_space, low_bytes
 from streamd.process.metrics import Metrics
 from streamd.process.threads import RunBlocking
@@ -26,6 +31,9 @@ from streamd.process.threads import RunBlocking
 INTERVAL_S = 0.5
 # Writes go on at an eighth above the limit: at the limit itself they would stop and go.
 _HYSTERESIS = 8
+# A look is due when the log grew by this share of the reserve.
+_LOOK_SHARE = 16
+_COPIES = 2
 
 log = structlog.get_logger("streamd.storage")
 
@@ -33,6 +41,7 @@ log = structlog.get_logger("streamd.storage")
 class DiskGuard:
     """Tells an `Admission` whether the disk of a data directory is low.
 
+    `unstored_bytes` says how much the log has that is not in the state's store yet.
     `free_bytes` is None until the first look, and after one that failed.
     """
 
@@ -42,12 +51,16 @@ class DiskGuard:
         directory: Path,
         config: StorageConfig,
         *,
+        log_growth: LogGrowth,
+        unstored_bytes: Callable[[], int],
         run_blocking: RunBlocking,
         space: Callable[[Path], DiskSpace] = disk_space,
     ) -> None:
         self._admission = admission
         self._directory = directory
         self._configured = config.min_free_bytes
+        self._log_growth = log_growth
+        self._unstored_bytes = unstored_bytes
         self._run_blocking = run_blocking
         self._space = space
         self.min_free_bytes = self._configured or 0
@@ -75,12 +88,13 @@ class DiskGuard:
         self.free_bytes = free
         if self._configured is None:
             self.min_free_bytes = low_bytes(None, total)
-        self._judge(free)
+        self._judge(free - _COPIES * self._unstored_bytes())
 
     async def watch(self) -> NoReturn:
-        """Look every `INTERVAL_S`."""
+        """Look every `INTERVAL_S`, and sooner if much is written."""
         while True:
-            await trio.sleep(INTERVAL_S)
+            with trio.move_on_after(INTERVAL_S):
+                await self._log_growth.wait_for(self.min_free_bytes // _LOOK_SHARE)
             await self.look()
 
     def export(self, metrics: Metrics) -> None:
@@ -110,6 +124,7 @@ class DiskGuard:
         }
 
     def _judge(self, free: int) -> None:
+        """Judge by the bytes that will be free once all that was accepted is stored."""
         least = self.min_free_bytes
         if self.is_low and free >= least + least // _HYSTERESIS:
             log.info("the disk has room again: writes are accepted", free_bytes=free)

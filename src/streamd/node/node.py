@@ -259,8 +259,15 @@ class Node:
         return self.log_formats.may_use(TREE_FORMAT)
 
     def _disk_guard(self, config: StorageConfig, space: Callable[[Path], DiskSpace]) -> DiskGuard:
-        admission, path = self.group.admission, self.stores.data_dir.path
-        return DiskGuard(admission, path, config, run_blocking=self.run_blocking, space=space)
+        return DiskGuard(
+            self.group.admission,
+            self.stores.data_dir.path,
+            config,
+            log_growth=self.group.storage.log_growth,
+            unstored_bytes=lambda: self.group.state.unstored_bytes,
+            run_blocking=self.run_blocking,
+            space=space,
+        )
 
     def _saver(self, random: Random) -> Saver:
         return Saver(
