@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import core, settings
@@ -13,6 +14,9 @@ from hypothesis import core, settings
 from tests.support import skipped
 from tests.support.long import ALL_BUT_LONG, is_long_as_a_whole
 from tests.support.seeds import first_seed
+
+if TYPE_CHECKING:
+    from tests.support.machines import Play
 
 # The same examples in every run of a commit: a failure here is a failure everywhere. Without a
 # database of failures, which only this machine would have.
@@ -48,6 +52,15 @@ def summary(request: pytest.FixtureRequest) -> Callable[[str], None]:
     name = request.path.parent.name
     properties = request.node.user_properties
     return lambda line: properties.append((_SUMMARY, f"{name}: {line}"))
+
+
+@pytest.fixture(name="play")
+def _play(tmp_path: Path) -> Play:
+    """Plays a scenario with machines in virtual time."""
+    from tests.sim.runtime import run_virtually  # takes long, and few tests need it
+    from tests.support.machines import play
+
+    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

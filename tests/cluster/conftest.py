@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +10,7 @@ import pytest
 from tests.sim.runtime import run_virtually
 from tests.support.archived import cold_in
 from tests.support.flaky_store import FlakyStore
-from tests.support.machines import Scenario, play
-
-Play = Callable[[Scenario], None]
+from tests.support.machines import Play, play
 
 
 @pytest.fixture
@@ -21,6 +18,6 @@ def store(tmp_path: Path) -> FlakyStore:
     return cold_in(tmp_path / "cold")[1]
 
 
-@pytest.fixture(name="play")
-def _play(tmp_path: Path, store: FlakyStore) -> Play:
+@pytest.fixture
+def play_with_store(tmp_path: Path, store: FlakyStore) -> Play:
     return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path, store=store))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,16 +19,8 @@ from streamd.protocol.problems import ProblemError
 from streamd.raft.messages import Configuration
 from streamd.transport import Hello, Limits
 from tests.sim.network import address_of
-from tests.sim.runtime import run_virtually
-from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
+from tests.support.machines import Machine, Machines, Play, all_ready, wait_until
 from tests.support.nodes import create
-
-Play = Callable[[Scenario], None]
-
-
-@pytest.fixture(name="play")
-def _play(tmp_path: Path) -> Play:
-    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
 
 
 def run_an_earlier_release(

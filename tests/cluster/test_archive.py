@@ -15,11 +15,10 @@ from streamd.objectstore.tree_frames import leaf_of
 from streamd.process.threads import in_thread
 from streamd.proofs.tree import folded, root_of
 from streamd.storage.install import install
-from tests.cluster.conftest import Play
 from tests.support.archived import Quiet, cold_in, header_in, restored, state_in
 from tests.support.directories import copy_in_use
 from tests.support.flaky_store import Away, FlakyStore
-from tests.support.machines import Machine, Machines, all_ready, wait_until
+from tests.support.machines import Machine, Machines, Play, all_ready, wait_until
 from tests.support.nodes import append, create, read_all, running_node
 from tests.support.segments import entries_of
 
@@ -94,7 +93,7 @@ async def copy(machine: Machine, to: Path) -> None:
 
 
 def test_each_leader_continues_the_archive_where_the_last_one_stopped(
-    tmp_path: Path, store: FlakyStore, play: Play
+    tmp_path: Path, store: FlakyStore, play_with_store: Play
 ) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await begin(machines)
@@ -110,12 +109,12 @@ def test_each_leader_continues_the_archive_where_the_last_one_stopped(
         )
         await copy(leader, tmp_path / "copy")
 
-    play(scenario)
+    play_with_store(scenario)
     check(tmp_path, tmp_path / "copy")
 
 
 def test_other_members_archive_for_a_leader_whose_log_begins_too_late(
-    tmp_path: Path, store: FlakyStore, play: Play
+    tmp_path: Path, store: FlakyStore, play_with_store: Play
 ) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await begin(machines)
@@ -148,12 +147,12 @@ def test_other_members_archive_for_a_leader_whose_log_begins_too_late(
         await archived(lagging)
         await copy(lagging, tmp_path / "copy")
 
-    play(scenario)
+    play_with_store(scenario)
     check(tmp_path, tmp_path / "copy")
 
 
 def test_a_leader_that_lost_the_chain_of_its_log_continues_the_archives_chain(
-    tmp_path: Path, store: FlakyStore, play: Play
+    tmp_path: Path, store: FlakyStore, play_with_store: Play
 ) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await begin(machines)
@@ -172,5 +171,5 @@ def test_a_leader_that_lost_the_chain_of_its_log_continues_the_archives_chain(
         await archived(other)
         await copy(other, tmp_path / "copy")
 
-    play(scenario)
+    play_with_store(scenario)
     check(tmp_path, tmp_path / "copy")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,17 +20,8 @@ from streamd.streams.keys import stream_key
 from streamd.streams.model import Settings
 from tests.cluster.test_administration import newcomer, run_an_earlier_release
 from tests.sim.network import address_of
-from tests.sim.runtime import run_virtually
-from tests.support.machines import Machine, Machines, Scenario, all_ready, wait_until
-from tests.support.machines import play as play_machines
+from tests.support.machines import Machine, Machines, Play, all_ready, wait_until
 from tests.support.nodes import running_node
-
-Play = Callable[[Scenario], None]
-
-
-@pytest.fixture(name="play")
-def _play(tmp_path: Path) -> Play:
-    return lambda scenario: run_virtually(1, partial(play_machines, scenario, tmp_path))
 
 
 def level(machine: Machine) -> int:

@@ -21,12 +21,11 @@ from streamd.proofs.published import Checked, checked, is_continued, read_publis
 from streamd.proofs.tree import GrowingTree
 from streamd.tiering.tier import LeaderTerm
 from tests.backup.test_merging import archive_in_small_segments
-from tests.cluster.conftest import Play
 from tests.cluster.test_administration import run_an_earlier_release
 from tests.cluster.test_archive import archived, begin, hand_over, write
 from tests.objectstore.test_tree_frames import leaf_of
 from tests.support.flaky_store import FlakyStore
-from tests.support.machines import Machine, Machines, wait_until
+from tests.support.machines import Machine, Machines, Play, wait_until
 
 
 def archive_of(machine: Machine) -> Archive:
@@ -65,7 +64,9 @@ def stored_heads(store: FlakyStore) -> list[tuple[HeadName, bytes]]:
     return found
 
 
-def test_each_node_signs_the_same_tree_under_the_first_key(play: Play, store: FlakyStore) -> None:
+def test_each_node_signs_the_same_tree_under_the_first_key(
+    play_with_store: Play, store: FlakyStore
+) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await begin(machines)
         await write(leader, 20)
@@ -82,10 +83,10 @@ def test_each_node_signs_the_same_tree_under_the_first_key(play: Play, store: Fl
         assert names[-1].log_index == found[0].head.index
         assert checked(read_published(stored_heads(store)[-1][1])) == newest(leader)
 
-    play(scenario)
+    play_with_store(scenario)
 
 
-def test_every_leader_continues_the_tree(play: Play, store: FlakyStore) -> None:
+def test_every_leader_continues_the_tree(play_with_store: Play, store: FlakyStore) -> None:
     async def scenario(machines: Machines) -> None:
         await begin(machines)
         heads: list[Head] = []
@@ -107,11 +108,11 @@ def test_every_leader_continues_the_tree(play: Play, store: FlakyStore) -> None:
             with pytest.raises(ValueError, match="has no earlier tree"):
                 await signed.since(size)
 
-    play(scenario)
+    play_with_store(scenario)
 
 
 def test_what_is_changed_in_the_store_changes_nothing_that_is_signed(
-    play: Play, store: FlakyStore
+    play_with_store: Play, store: FlakyStore
 ) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await begin(machines)
@@ -135,10 +136,10 @@ def test_what_is_changed_in_the_store_changes_nothing_that_is_signed(
             tree.add(leaf_of(entry))
         assert head.root == tree.root()
 
-    play(scenario)
+    play_with_store(scenario)
 
 
-def test_a_new_member_is_vouched_for(play: Play) -> None:
+def test_a_new_member_is_vouched_for(play_with_store: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await begin(machines)
         await write(leader, 5)
@@ -158,11 +159,11 @@ def test_a_new_member_is_vouched_for(play: Play) -> None:
         assert found.first_key == newest(leader).first_key
         assert len(keys_of(late).known) == 4
 
-    play(scenario)
+    play_with_store(scenario)
 
 
 def test_a_leader_for_which_none_can_vouch_says_so(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    play_with_store: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await begin(machines)
@@ -182,10 +183,10 @@ def test_a_leader_for_which_none_can_vouch_says_so(
         assert newest(late).first_key != first
         assert keys_of(late).known[-1].signed_by == b""
 
-    play(scenario)
+    play_with_store(scenario)
 
 
-def test_a_key_is_rotated(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_rotated(play_with_store: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await begin(machines)
         await write(leader, 5)
@@ -211,12 +212,12 @@ def test_a_key_is_rotated(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     def public_key_of_first(machine: Machine) -> bytes:
         return machine.node.group.state.header.log_keys[0].public_key
 
-    play(scenario)
+    play_with_store(scenario)
 
 
 @pytest.mark.long
 def test_a_leader_signs_nothing_when_all_keys_are_used(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    play_with_store: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await begin(machines)
@@ -236,10 +237,10 @@ def test_a_leader_signs_nothing_when_all_keys_are_used(
         assert late.node.group.view.applied_index < index + 30, "it is not proposed every round"
         assert not has_head(late)
 
-    play(scenario)
+    play_with_store(scenario)
 
 
-def test_only_members_learn_and_vouch_for_keys(play: Play) -> None:
+def test_only_members_learn_and_vouch_for_keys(play_with_store: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await begin(machines)
         await write(leader, 5)
@@ -258,11 +259,11 @@ def test_only_members_learn_and_vouch_for_keys(play: Play) -> None:
             await cluster.on_request(peer_id, 0, RequestKind.LOG_KEY, b"")
         return refused.value.code
 
-    play(scenario)
+    play_with_store(scenario)
 
 
 def test_a_tree_begins_once_all_members_understand_it(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    play_with_store: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     earlier = {1: LOG_FORMAT, 2: LOG_FORMAT, 3: PRODUCERS_FORMAT}
     run_an_earlier_release(monkeypatch, earlier, {})
@@ -291,12 +292,12 @@ def test_a_tree_begins_once_all_members_understand_it(
         assert header.tree.first_index > without
         assert newest(leader).head.index == header.archived.index
 
-    play(scenario)
+    play_with_store(scenario)
 
 
 @pytest.mark.long
 def test_a_merge_keeps_what_proves_that_the_tree_was_continued(
-    play: Play, store: FlakyStore
+    play_with_store: Play, store: FlakyStore
 ) -> None:
     async def scenario(machines: Machines) -> None:
         await begin(machines)
@@ -313,4 +314,4 @@ def test_a_merge_keeps_what_proves_that_the_tree_was_continued(
         assert now is not None
         assert is_continued(old, checked(now).head, now.path)
 
-    play(scenario)
+    play_with_store(scenario)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,17 +18,9 @@ from streamd.operations.requests import (
 )
 from streamd.protocol.problems import ProblemError
 from tests.sim.network import address_of
-from tests.sim.runtime import run_virtually
-from tests.support.machines import Machine, Machines, Scenario, all_ready, wait_until
-from tests.support.machines import play as play_machines
+from tests.support.machines import Machine, Machines, Play, all_ready, wait_until
 
-Play = Callable[[Scenario], None]
 DRAIN = Begin("drain", Arguments(node_id=3), "ops")
-
-
-@pytest.fixture(name="play")
-def _play(tmp_path: Path) -> Play:
-    return lambda scenario: run_virtually(1, partial(play_machines, scenario, tmp_path))
 
 
 async def ready(machines: Machines) -> tuple[Machine, Machine, Machine]:

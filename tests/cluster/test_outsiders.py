@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 
 import pytest
 import trio
@@ -15,16 +12,8 @@ from streamd.group.proposals import NotAMember
 from streamd.node import status
 from tests.cluster.test_administration import have, newcomer
 from tests.sim.network import address_of
-from tests.sim.runtime import run_virtually
-from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
+from tests.support.machines import Machine, Machines, Play, all_ready, wait_until
 from tests.support.nodes import create
-
-Play = Callable[[Scenario], None]
-
-
-@pytest.fixture(name="play")
-def _play(tmp_path: Path) -> Play:
-    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
 
 
 async def refused_at_once(machine: Machine) -> NotAMember:

@@ -4,8 +4,6 @@ themselves."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -15,19 +13,11 @@ from streamd.raft.messages import Entry, EntryKind
 from streamd.storage.errors import StorageError
 from streamd.storage.log_storage import open_log
 from streamd.storage.state_store import StateStore
-from tests.sim.runtime import run_virtually
 from tests.sim.torn_pages import torn
 from tests.support.directories import copy_in_use
-from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
+from tests.support.machines import Machine, Machines, Play, all_ready, wait_until
 from tests.support.nodes import append, append_to, create, read_all, running_node
 from tests.support.seeds import seeds
-
-Play = Callable[[Scenario], None]
-
-
-@pytest.fixture(name="play")
-def _play(tmp_path: Path) -> Play:
-    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
 
 
 def tear(machine: Machine, random: Random) -> None:

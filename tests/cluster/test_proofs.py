@@ -24,11 +24,10 @@ from streamd.raft.messages import Entry
 from streamd.streams.commands import Delete, Outcome
 from streamd.streams.offsets import START, Position
 from streamd_audit.proof import Proved, verify_record
-from tests.cluster.conftest import Play
 from tests.cluster.test_archive import archived, begin, hand_over
 from tests.cluster.test_log_heads import all_have_heads, public
 from tests.support.flaky_store import FlakyStore
-from tests.support.machines import Machine, Machines, wait_until
+from tests.support.machines import Machine, Machines, Play, wait_until
 from tests.support.nodes import append, create, key
 
 
@@ -65,7 +64,9 @@ def trusted(machine: Machine) -> str:
     return str(key_of(machine.node.archive.heads.cluster_id, public(machine)))
 
 
-def test_a_record_is_proved_by_every_member_after_every_change_of_leader(play: Play) -> None:
+def test_a_record_is_proved_by_every_member_after_every_change_of_leader(
+    play_with_store: Play,
+) -> None:
     async def scenario(machines: Machines) -> None:
         leader = first = await begin(machines)
         await all_have_heads(machines)
@@ -86,10 +87,12 @@ def test_a_record_is_proved_by_every_member_after_every_change_of_leader(play: P
                     entries.setdefault(at, set()).add(proved.entry)
             assert {len(found) for found in entries.values()} == {1}
 
-    play(scenario)
+    play_with_store(scenario)
 
 
-def test_a_write_that_a_member_forwarded_and_sent_again_is_proved_once(play: Play) -> None:
+def test_a_write_that_a_member_forwarded_and_sent_again_is_proved_once(
+    play_with_store: Play,
+) -> None:
     """Its package may be in the log twice; the first copy took effect."""
 
     async def scenario(machines: Machines) -> None:
@@ -114,10 +117,10 @@ def test_a_write_that_a_member_forwarded_and_sent_again_is_proved_once(play: Pla
         assert [one.record for one in found] == [b"the same"] * 10
         assert len({one.entry for one in found}) == 10
 
-    play(scenario)
+    play_with_store(scenario)
 
 
-def test_a_name_that_another_stream_took_proves_only_that_one(play: Play) -> None:
+def test_a_name_that_another_stream_took_proves_only_that_one(play_with_store: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await begin(machines)
         await all_have_heads(machines)
@@ -130,10 +133,10 @@ def test_a_name_that_another_stream_took_proves_only_that_one(play: Play) -> Non
         proved = verify_record(await proof_by(leader, START), trusted(leader))
         assert proved.entry == last
 
-    play(scenario)
+    play_with_store(scenario)
 
 
-def test_two_proofs_at_once_are_too_many(play: Play) -> None:
+def test_two_proofs_at_once_are_too_many(play_with_store: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader = await begin(machines)
         await all_have_heads(machines)
@@ -154,7 +157,7 @@ def test_two_proofs_at_once_are_too_many(play: Play) -> None:
         assert sorted(answers) == ["PROOF_IN_PROGRESS", "PROOF_IN_PROGRESS", "proved"]
         await proof_by(leader, at)
 
-    play(scenario)
+    play_with_store(scenario)
 
 
 def resealed(store: FlakyStore, change: Callable[[Entry], Entry]) -> None:
@@ -178,7 +181,7 @@ def resealed(store: FlakyStore, change: Callable[[Entry], Entry]) -> None:
     ("old", "new", "error"), [(b"mine", b"evil", Unprovable), (b"other", b"evils", ColdError)]
 )
 def test_a_log_that_was_changed_in_the_store_proves_nothing(
-    play: Play, store: FlakyStore, old: bytes, new: bytes, error: type[Exception]
+    play_with_store: Play, store: FlakyStore, old: bytes, new: bytes, error: type[Exception]
 ) -> None:
     """Neither if the record itself was changed, nor if its neighbour was."""
 
@@ -198,4 +201,4 @@ def test_a_log_that_was_changed_in_the_store_proves_nothing(
                 with pytest.raises(error):
                     await proof_by(machine, at)
 
-    play(scenario)
+    play_with_store(scenario)

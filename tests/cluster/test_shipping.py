@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -18,14 +17,12 @@ from streamd.storage.raft_snapshots import SnapshotUnavailable
 from streamd.streams.commands import Result, SetLimits
 from streamd.streams.limits import Limits
 from tests.sim.runtime import run_virtually
-from tests.support.machines import Machine, Machines, Scenario, play, wait_until
+from tests.support.machines import Machine, Machines, Play, play, wait_until
 from tests.support.nodes import append, create, read_all
 
 _PIECE_BYTES = 2_000
 _RECORDS = 40
 _BOUND_S = 60.0
-
-Play = Callable[[Scenario], None]
 
 
 @pytest.fixture(name="play")

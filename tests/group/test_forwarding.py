@@ -3,10 +3,6 @@ missing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-
 import msgspec
 import pytest
 import trio
@@ -21,17 +17,10 @@ from streamd.group.proposals import (
     outcome_in,
 )
 from streamd.streams.commands import Delete, Result
-from tests.sim.runtime import run_virtually
-from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
+from tests.support.machines import Machine, Machines, Play, all_ready, wait_until
 from tests.support.nodes import append, append_to, create, key
 
-Play = Callable[[Scenario], None]
 _TTL_MS = 600_000
-
-
-@pytest.fixture(name="play")
-def _play(tmp_path: Path) -> Play:
-    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
 
 
 async def begin(machines: Machines) -> tuple[Machine, Machine, Machine]:

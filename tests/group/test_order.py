@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
@@ -25,19 +24,12 @@ from streamd.streams import keys
 from streamd.streams.commands import Delete, Result
 from streamd.streams.model import Stream
 from tests.raft.cluster import lone_leader
-from tests.sim.runtime import run_virtually
-from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
+from tests.support.machines import Machine, Machines, Play, all_ready, wait_until
 from tests.support.nodes import append, append_to, create, key, read_all, running_node
 from tests.support.threads import in_order
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
-Play = Callable[[Scenario], None]
-
-
-@pytest.fixture(name="play")
-def _play(tmp_path: Path) -> Play:
-    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
 
 
 # --- reads

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +20,9 @@ from streamd.streams.codec import decode_batch
 from streamd.streams.commands import Command, Delete, Result
 from streamd.streams.state import State
 from streamd.transport.hello import Hello
-from tests.sim.runtime import run_virtually
 from tests.streams.memory_store import MemoryStore
-from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
+from tests.support.machines import Machine, Machines, Play, all_ready, wait_until
 from tests.support.nodes import append, create, key, read_all, running_node
-
-Play = Callable[[Scenario], None]
-
-
-@pytest.fixture(name="play")
-def _play(tmp_path: Path) -> Play:
-    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
 
 
 async def begin(machines: Machines) -> tuple[Machine, Machine, Machine]:

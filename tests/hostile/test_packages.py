@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -14,19 +10,11 @@ from streamd.group.proposals import Unavailable
 from streamd.group.session_opener import SessionRequest
 from streamd.streams import keys
 from streamd.streams.commands import Command, Delete, ForgetPacks, OpenSession, Result
-from tests.sim.runtime import run_virtually
-from tests.support.machines import Machine, Machines, Scenario, all_ready, play, wait_until
+from tests.support.machines import Machine, Machines, Play, all_ready, wait_until
 from tests.support.nodes import append, create, key, read_all
-
-Play = Callable[[Scenario], None]
 
 _HONEST = append("a", b"x")
 _LARGEST = 2**63 - 1
-
-
-@pytest.fixture(name="play")
-def _play(tmp_path: Path) -> Play:
-    return lambda scenario: run_virtually(1, partial(play, scenario, tmp_path))
 
 
 def package(*commands: Command, session_id: int = 1, sequence: int = 1, lowest: int = 1) -> bytes:

@@ -70,22 +70,20 @@ async def pause_now_and_then(
         record = operated.record(operation_id)
         if record is not None and record.state == "running" and not record.cancel_asked:
             raise InvariantBroken(f"it goes on after a pause at version {paused['version']}")
-        while True:
-            try:
-                await operated.ask(Resume(operation_id))
-                break
-            except ProblemError:
-                break
-            except (Unavailable, OutcomeUnknown):
-                await trio.sleep(0.5)
+        await _insist(operated, Resume(operation_id))
 
 
 async def cancel(operated: Operated, operation_id: int, random: Random) -> None:
     """Cancel the operation at some time."""
     await trio.sleep(random.random() * 60)
+    await _insist(operated, Cancel(operation_id))
+
+
+async def _insist(operated: Operated, request: Cancel | Resume) -> None:
+    """Ask until there is an answer, which may be a refusal."""
     while True:
         try:
-            await operated.ask(Cancel(operation_id))
+            await operated.ask(request)
             return
         except ProblemError:
             return

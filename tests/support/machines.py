@@ -216,6 +216,8 @@ class Machines:
 
 
 Scenario = Callable[[Machines], Awaitable[None]]
+# Plays a scenario to its end.
+Play = Callable[[Scenario], None]
 
 
 async def all_ready(machines: Machines) -> tuple[Machine, Machine, Machine]:
