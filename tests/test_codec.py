@@ -12,19 +12,17 @@ from streamd.streams.commands import (
     Command,
     Create,
     CreateBucket,
-    CreateToken,
     Delete,
     OpenSession,
     RaiseLevel,
     RecordOperation,
-    RevokeToken,
-    RotateToken,
     SetLimits,
     Sweep,
     Touch,
 )
 from streamd.streams.limits import Limits
 from streamd.streams.model import ForkRequest, ProducerStamp, Settings
+from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
 
 COMMANDS: list[Command] = [
     Create(b"b\0s", Settings()),

@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "streamd"
 
 # From the inside out. Every part is here.
 LAYERS = (
-    {"auth", "operations", "proofs"},
+    {"auth", "operations", "proofs", "subscriptions"},
     {"raft", "streams"},
     {"process", "protocol"},
     {"storage", "objectstore", "transport"},
@@ -47,7 +47,9 @@ HTTP_ROOMS = (
     {""},
 )
 
-PURE = {"auth", "operations", "proofs", "raft", "streams", "protocol", "state"}
+PURE = {
+    "auth", "operations", "proofs", "raft", "streams", "protocol", "state", "subscriptions",
+}  # fmt: skip
 # The part of a pure part that acts, on top of it.
 ACTING = "state.db"
 # Values and types: nothing that acts, or differs between two runs. `random` is for naming the

@@ -15,7 +15,7 @@ from streamd.backup import scrub as scrubbing
 from streamd.config.settings import ColdConfig
 from streamd.node.node import Node
 from streamd.streams.commands import Delete, Scrubbed
-from streamd.streams.model import MAX_NAMED, Scrub
+from streamd.streams.scrubs import MAX_NAMED, Scrub
 from streamd.tiering.async_store import AsyncObjectStore
 from tests.backup.test_archive import a_round, archived
 from tests.support.archived import cold_in

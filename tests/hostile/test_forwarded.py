@@ -38,11 +38,11 @@ from streamd.streams.model import (
     ForkRequest,
     LogPosition,
     ProducerStamp,
-    Scrub,
     Settings,
     Verdict,
     VerifiedPosition,
 )
+from streamd.streams.scrubs import Scrub
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machines, Scenario, all_ready, play
 from tests.support.nodes import append, append_to, create, in_thread, key, read_all, running_node

@@ -22,8 +22,9 @@ from streamd.http.access import rates
 from streamd.http.protocol.connections import Channel
 from streamd.http.protocol.messages import Request
 from streamd.http.protocol.routing import resolve
-from streamd.streams.commands import CreateToken, Result, SetLimits
+from streamd.streams.commands import Result, SetLimits
 from streamd.streams.limits import Limits
+from streamd.streams.token_commands import CreateToken
 from tests.http.serving import RawClient, Serving, serving, until
 from tests.http.test_signed_urls import value
 

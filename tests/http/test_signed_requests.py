@@ -17,7 +17,7 @@ from streamd.http.protocol.connections import Channel
 from streamd.http.protocol.messages import Request
 from streamd.http.router import find
 from streamd.protocol.problems import ProblemError
-from streamd.streams.commands import CreateToken, RotateToken
+from streamd.streams.token_commands import CreateToken, RotateToken
 from tests.streams.driver import Driver
 
 PRESENT = tokens.mint(2, b"here" * 5).encode()

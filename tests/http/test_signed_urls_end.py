@@ -21,7 +21,8 @@ from streamd.auth.signed_urls import Grant
 from streamd.config.settings import AuthConfig
 from streamd.http.access import signatures
 from streamd.http.protocol import fields
-from streamd.streams.commands import CreateToken, Result, RevokeToken, RotateToken
+from streamd.streams.commands import Result
+from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
 from tests.http.authorized import authorized
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 from tests.http.test_signed_urls import value

@@ -15,7 +15,8 @@ from streamd.config.settings import AuthConfig
 from streamd.http.access import authority
 from streamd.http.application import HttpApplication
 from streamd.http.protocol.messages import Request, Response
-from streamd.streams.commands import CreateToken, Result, RevokeToken, RotateToken
+from streamd.streams.commands import Result
+from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
 
 ROOT = tokens.mint(1, b"root" * 5)

@@ -12,7 +12,6 @@ from streamd.streams.commands import (
     Command,
     Create,
     CreateBucket,
-    CreateToken,
     Delete,
     DeleteBucket,
     DropSlices,
@@ -28,8 +27,6 @@ from streamd.streams.commands import (
     RaiseLevel,
     RecordOperation,
     RenewIncarnations,
-    RevokeToken,
-    RotateToken,
     Scrubbed,
     SetLimits,
     StorePart,
@@ -44,13 +41,14 @@ from streamd.streams.model import (
     LogPosition,
     LogTree,
     ProducerStamp,
-    Scrub,
     Settings,
     Verdict,
     VerifiedPosition,
     Version,
 )
+from streamd.streams.scrubs import Scrub
 from streamd.streams.sessions import PackageStamp
+from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
 
 NOW_MS = 1_700_000_000_000
 _KEY = b"bucket\0stream"

@@ -11,7 +11,6 @@ from streamd.streams.commands import (
     Command,
     Create,
     CreateBucket,
-    CreateToken,
     Delete,
     DeleteBucket,
     DropUploads,
@@ -19,8 +18,6 @@ from streamd.streams.commands import (
     OpenSession,
     Outcome,
     PublishSnapshot,
-    RevokeToken,
-    RotateToken,
     SetLimits,
     StorePart,
     Sweep,
@@ -30,6 +27,7 @@ from streamd.streams.limits import Limits
 from streamd.streams.model import ForkRequest, IfMatch, ProducerStamp, Settings
 from streamd.streams.offsets import Position
 from streamd.streams.sessions import PackageStamp
+from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
 from tests.spark.plain_replay import LogEntry, StateRows
 from tests.streams.driver import Driver
 

@@ -12,16 +12,10 @@ from hypothesis.stateful import rule
 from pyspark.sql import SparkSession
 
 from streamd.streams import producers
-from streamd.streams.commands import (
-    Command,
-    CreateToken,
-    Outcome,
-    RevokeToken,
-    RotateToken,
-    SetLimits,
-)
+from streamd.streams.commands import Command, Outcome, SetLimits
 from streamd.streams.limits import Limits
 from streamd.streams.model import VerifiedPosition
+from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
 from streamd_audit.replay import model, run, scan
 from streamd_audit.replay.access import findings_of
 from streamd_audit.replay.distribute import replay

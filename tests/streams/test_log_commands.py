@@ -29,10 +29,11 @@ from streamd.streams.commands import (
     Scrubbed,
 )
 from streamd.streams.etags import incarnation_base
-from streamd.streams.model import ForkRequest, IfMatch, Scrub, Settings, Verdict, VerifiedPosition
+from streamd.streams.model import ForkRequest, IfMatch, Settings, Verdict, VerifiedPosition
 from streamd.streams.offsets import Position
 from streamd.streams.packs import living_packs
 from streamd.streams.reading import finder, read_slices, read_stored
+from streamd.streams.scrubs import Scrub
 from streamd.streams.state import due_for_sweep, idle_uploads, load_rows
 from streamd.streams.tails import SEAL_BYTES
 from tests.streams.driver import EVERYTHING, TEXT, Driver, key

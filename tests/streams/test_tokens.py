@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from streamd.streams import keys, tokens
 from streamd.streams.checks import fault
-from streamd.streams.commands import Command, CreateToken, Outcome, Result, RevokeToken, RotateToken
+from streamd.streams.commands import Command, Outcome, Result
+from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
 from streamd.streams.tokens import Token
 from tests.streams.driver import Driver
 from tests.streams.memory_store import MemoryStore

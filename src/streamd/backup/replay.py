@@ -20,7 +20,8 @@ from streamd.streams.codec import decode_batch
 from streamd.streams.content import UNDECODABLE
 from streamd.streams.etags import incarnation_base
 from streamd.streams.machine import Machine
-from streamd.streams.model import LogPosition, Scrub
+from streamd.streams.model import LogPosition
+from streamd.streams.scrubs import Scrub
 from streamd.streams.state import State
 
 # Sorts before every key of the state; deleted before the state is used.

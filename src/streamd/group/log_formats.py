@@ -25,6 +25,7 @@ LIMITS_FORMAT = 3
 PRODUCERS_FORMAT = 4
 TREE_FORMAT = 5
 OPERATIONS_FORMAT = 6
+SUBSCRIPTIONS_FORMAT = 7
 # Later ones wait until the feature level is raised to them.
 LAST_WITHOUT_LEVEL = TREE_FORMAT
 
@@ -58,6 +59,11 @@ _ADDITIONS = {
         "operations",
         lambda state: state.header.features >= OPERATIONS_FORMAT,
         lambda header: header.features >= OPERATIONS_FORMAT,
+    ),
+    SUBSCRIPTIONS_FORMAT: Addition(
+        "subscriptions",
+        lambda state: state.header.features >= SUBSCRIPTIONS_FORMAT,
+        lambda header: header.features >= SUBSCRIPTIONS_FORMAT,
     ),
 }
 # The highest log format that this release understands.

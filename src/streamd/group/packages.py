@@ -24,8 +24,9 @@ from streamd.group.proposals import (
     settle_all,
 )
 from streamd.process.metrics import Metrics
+from streamd.streams.bounds import Number
 from streamd.streams.checks import payload_bytes
-from streamd.streams.commands import Command, Number, Outcome, Result, brings_bytes
+from streamd.streams.commands import Command, Outcome, Result, brings_bytes
 from streamd.streams.content import UNDECODABLE
 from streamd.streams.sessions import MAX_REMEMBERED, PackageStamp
 

@@ -10,7 +10,8 @@ from streamd.group.peers import Peers
 from streamd.group.proposals import OutcomeUnknown, Proposal, Unavailable
 from streamd.raft.core import Core, Role
 from streamd.streams import keys
-from streamd.streams.commands import Number, OpenSession
+from streamd.streams.bounds import Number
+from streamd.streams.commands import OpenSession
 from streamd.streams.content import UNDECODABLE
 from streamd.streams.state import State
 

@@ -24,7 +24,6 @@ from streamd.streams.commands import (
     Command,
     Create,
     CreateBucket,
-    CreateToken,
     Delete,
     DeleteBucket,
     DropSlices,
@@ -38,8 +37,6 @@ from streamd.streams.commands import (
     RaiseLevel,
     RecordOperation,
     RenewIncarnations,
-    RevokeToken,
-    RotateToken,
     Scrubbed,
     SetLimits,
     StorePart,
@@ -62,6 +59,7 @@ from streamd.streams.model import (
     Verdict,
     VerifiedPosition,
 )
+from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
 
 MAX_TAGS = 64
 DIGEST_BYTES = 32

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from streamd.operations.model import Operation
+from streamd.streams.bounds import Number
 from streamd.streams.limits import Kind, Limits
 from streamd.streams.log_keys import LogKey
 from streamd.streams.model import (
@@ -20,16 +21,16 @@ from streamd.streams.model import (
     LogPosition,
     LogTree,
     ProducerStamp,
-    Scrub,
     Settings,
     SliceRef,
     Stream,
     VerifiedPosition,
 )
 from streamd.streams.offsets import START, Position
-
-# Fits into a key, and into the integers of any language.
-Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+from streamd.streams.scrubs import Scrub
+from streamd.streams.subscription_commands import SubscriptionCommand
+from streamd.streams.token_commands import TokenCommand
+from streamd.subscriptions.model import FenceStamp, WakeReport
 
 
 class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=False):
@@ -52,7 +53,8 @@ class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=Fals
 
 
 class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=False):
-    """POST to a stream (protocol sections 5.2 and 5.3); without records it only closes."""
+    """POST to a stream (protocol sections 5.2 and 5.3); without records it only closes. With a
+    `fence` it takes effect only under that claim."""
 
     key: bytes
     content_type: str
@@ -62,6 +64,7 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append", gc=Fals
     seq: str | None = None
     producer: ProducerStamp | None = None
     if_match: IfMatch | None = None
+    fence: FenceStamp | None = None
 
 
 class Delete(msgspec.Struct, frozen=True, array_like=True, tag="delete"):
@@ -278,38 +281,6 @@ class EndProducers(msgspec.Struct, frozen=True, array_like=True, tag="end-produc
     producer_ids: list[str]
 
 
-class CreateToken(msgspec.Struct, frozen=True, array_like=True, tag="create-token"):
-    """A token for clients of the HTTP interface, from now on and for `ttl_ms`, or without an end.
-
-    `digest` is that of the secret (`auth.tokens`), `scopes` are texts (`auth.scopes`). With
-    `public_key` signed URLs of the token are verified (`auth.signed_urls`); empty if it signs none.
-    """
-
-    token_id: Number
-    name: str
-    digest: bytes
-    scopes: list[str]
-    ttl_ms: Number | None = None
-    public_key: bytes = b""
-
-
-class RotateToken(msgspec.Struct, frozen=True, array_like=True, tag="rotate-token"):
-    """A new secret for a token; the present one is valid for another `overlap_ms`. With `ttl_ms`
-    the token's end is moved to so long from now."""
-
-    token_id: Number
-    digest: bytes
-    overlap_ms: Number = 0
-    ttl_ms: Number | None = None
-    public_key: bytes = b""
-
-
-class RevokeToken(msgspec.Struct, frozen=True, array_like=True, tag="revoke-token"):
-    """The end of a token, at once."""
-
-    token_id: Number
-
-
 class SetLimits(msgspec.Struct, frozen=True, array_like=True, tag="set-limits"):
     """All limits of the bucket or identity of that name, in the place of those before; None
     clears them. The name ``*`` is that of the row for all without one of their own."""
@@ -332,8 +303,6 @@ class RaiseLevel(msgspec.Struct, frozen=True, array_like=True, tag="raise-featur
     level: Number
 
 
-TokenCommand = CreateToken | RotateToken | RevokeToken
-
 Command = (
     Create
     | Append
@@ -354,14 +323,13 @@ Command = (
     | RenewIncarnations
     | Scrubbed
     | OpenSession
-    | CreateToken
-    | RotateToken
-    | RevokeToken
+    | TokenCommand
     | SetLimits
     | EndProducers
     | AddLogKey
     | RecordOperation
     | RaiseLevel
+    | SubscriptionCommand
 )
 
 
@@ -429,6 +397,21 @@ class Result(Enum):
     TOO_MANY_STREAMS = "too-many-streams"
     TOO_MANY_PRODUCERS = "too-many-producers"
     OPERATION_IN_PROGRESS = "operation-in-progress"
+    SUBSCRIPTION_NOT_FOUND = "subscription-not-found"
+    # Another subscription has the id.
+    SUBSCRIPTION_EXISTS = "subscription-exists"
+    TOO_MANY_SUBSCRIPTIONS = "too-many-subscriptions"
+    # Too many streams are named by one subscription or by all, or one stream has too many links.
+    TOO_MANY_LINKS = "too-many-links"
+    NOT_PULL_WAKE = "not-pull-wake"
+    ALREADY_CLAIMED = "already-claimed"
+    NO_PENDING_WORK = "no-pending-work"
+    # The wake or the claim that a command names is not the present one.
+    FENCED = "fenced"
+    ACK_INVALID = "ack-invalid"
+    WRITE_FENCED = "write-fenced"
+    # The stream is not linked to the subscription of the write's token.
+    WRITE_OUT_OF_SCOPE = "write-out-of-scope"
 
 
 class Outcome(msgspec.Struct, array_like=True, gc=False):
@@ -438,7 +421,7 @@ class Outcome(msgspec.Struct, array_like=True, gc=False):
     `seq` are the producer's: the last that were accepted, or, for a gap, the `seq` expected next.
     `incarnation` is the number that the stream's ETag begins with, 0 without a stream. `earliest`
     is the stream's earliest position, if that is what matters; `upload_id` is the upload that was
-    begun.
+    begun. `wake` is about the subscription, of commands about one and of fenced writes.
 
     Outcomes are kept in the state (`sessions.WriteSession`) and sent between nodes: fields may only
     be added at the end, with a default.
@@ -453,6 +436,7 @@ class Outcome(msgspec.Struct, array_like=True, gc=False):
     incarnation: int = 0
     earliest: Position = START
     upload_id: int = 0
+    wake: WakeReport | None = None
 
     @classmethod
     def of(cls, result: Result, stream: Stream, epoch: int = 0, seq: int = 0) -> Outcome:

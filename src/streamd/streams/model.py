@@ -7,7 +7,6 @@ thousands of them that the cache holds (``gc=False``).
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
 
 import msgspec
 
@@ -15,6 +14,8 @@ from streamd.proofs.tree import HASH_BYTES
 from streamd.streams.content import DEFAULT_CONTENT_TYPE, media_type
 from streamd.streams.log_keys import LogKey
 from streamd.streams.offsets import START, Position
+from streamd.streams.scrubs import Scrub
+from streamd.subscriptions.model import Link
 
 
 class ForkRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -33,7 +34,8 @@ class Settings(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The configuration that a PUT asks for, compared when it is repeated (protocol section 5.1).
 
     `ttl_ms` is the sliding window; `expires_at` is the RFC 3339 text as given, and `expires_at_ms`
-    the time that it names, in milliseconds since the epoch. At most one of the two is set.
+    the time that it names, in milliseconds since the epoch. At most one of the two is set. With
+    `write_fence` the stream takes fenced writes only under the present claim of a subscription.
     """
 
     content_type: str | None = None
@@ -41,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expires_at: str | None = None
     expires_at_ms: int | None = None
     fork: ForkRequest | None = None
+    write_fence: bool = False
 
     def asks_same(self, other: Settings) -> bool:
         """Whether a repeated PUT with the `other` asks for the same stream."""
@@ -49,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, array_like=True, gc=False):
             and self.ttl_ms == other.ttl_ms
             and self.expires_at_ms == other.expires_at_ms
             and self.fork == other.fork
+            and self.write_fence == other.write_fence
         )
 
     def _media_type(self) -> str | None:
@@ -183,6 +187,9 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
 
     `kept_from` is the byte from which the stream's own records are kept; None if its bucket does
     not count its bytes yet (`quotas`). `producers` is how many producers are counted (`producers`).
+
+    `links` are those to subscriptions, in the order of their numbers (`links`). An append need not
+    look at them if `watched` is `Header.pattern_version`.
     """
 
     stream_id: int
@@ -208,6 +215,8 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     hot_at_ms: int | None = None
     kept_from: int | None = None
     producers: int = 0
+    links: tuple[Link, ...] = ()
+    watched: int = 0
 
     @property
     def cold_from(self) -> Position:
@@ -416,43 +425,6 @@ class LogTree(msgspec.Struct, frozen=True, array_like=True, gc=False):
         )
 
 
-# How many bad objects are named; further ones are only counted.
-MAX_NAMED = 16
-_Names = Annotated[
-    tuple[Annotated[str, msgspec.Meta(max_length=1024)], ...], msgspec.Meta(max_length=MAX_NAMED)
-]
-_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-
-
-class Scrub(msgspec.Struct, frozen=True, array_like=True):
-    """How far the slow reading of all objects in the cold store has come, and what it has found.
-
-    `passes` are done, the last one at log time `done_ms`. A pass that is `under_way` continues with
-    the pack at `pack` or later, or, if there is a `name`, with the objects of the archive after it;
-    it has read `objects` of together `size` bytes and `found` damaged ones.
-    What can be restored begins at entry `restorable_from`, as last seen; None before that. `lost`
-    holds two entries between which no state can be restored any more, though it should be, and the
-    log time when that was found.
-    `missing` and `damaged` name some of the `missing_count` and `damaged_count` objects that are
-    known to be missing, or to hold other bytes than were put.
-    """
-
-    passes: _Count = 0
-    done_ms: _Count = 0
-    under_way: bool = False
-    pack: tuple[_Count, _Count] = (0, 0)
-    name: Annotated[str, msgspec.Meta(max_length=1024)] = ""
-    objects: _Count = 0
-    size: _Count = 0
-    found: _Count = 0
-    missing: _Names = ()
-    missing_count: _Count = 0
-    damaged: _Names = ()
-    damaged_count: _Count = 0
-    restorable_from: _Count | None = None
-    lost: tuple[_Count, _Count, _Count] | None = None
-
-
 class Header(msgspec.Struct, array_like=True, gc=False):
     """What describes the state as a whole, written in the same batch as every change to it.
 
@@ -471,6 +443,8 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     `tree` is the hash tree over the archived log, whose last leaf is entry `archived.index`, and
     `log_keys` are the keys that sign its heads, in the order in which they were added.
     `features` is the feature level: the highest log format that a command has permitted.
+    `pattern_version` rises with each subscription that has a pattern; `generation_floor` is the
+    highest generation of a deleted subscription, above which those of new ones begin.
     """
 
     applied_index: int = 0
@@ -489,6 +463,8 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     tree: LogTree = LogTree()
     log_keys: tuple[LogKey, ...] = ()
     features: int = 0
+    pattern_version: int = 0
+    generation_floor: int = 0
 
     def become_another(self, base: int) -> None:
         """Become the header of another cluster, whose history goes on from here: `base` is its

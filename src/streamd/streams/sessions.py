@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
-from streamd.streams.commands import Number, Outcome
+from streamd.streams.bounds import Number
+from streamd.streams.commands import Outcome
 
 # How many packages of a node may be remembered at once. A node keeps fewer undecided.
 MAX_REMEMBERED = 256

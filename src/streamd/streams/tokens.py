@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from streamd.auth.tokens import is_same_digest
 from streamd.streams import keys
-from streamd.streams.commands import CreateToken, Outcome, Result, RotateToken, TokenCommand
+from streamd.streams.commands import Outcome, Result
 from streamd.streams.tables import KeyValue
+from streamd.streams.token_commands import CreateToken, RotateToken, TokenCommand
 
 MAX_TOKENS = 10_000
 _ROWS_AT_ONCE = 1000

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk
-from streamd.streams.commands import Append, CreateToken
+from streamd.streams.commands import Append
+from streamd.streams.token_commands import CreateToken
 from streamd.streams.tokens import Token
 from tests.spark.forging import Rows, edit_row, flipped, with_bytes
 from tests.spark.tamper.changes import Site, Unfit, change

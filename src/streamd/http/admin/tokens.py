@@ -20,7 +20,8 @@ from streamd.group.proposals import Unavailable
 from streamd.http.admin.operator import Answer, Operator
 from streamd.protocol.problems import Problem
 from streamd.streams.bounds import MAX_TTL_S
-from streamd.streams.commands import CreateToken, Result, RevokeToken, RotateToken, TokenCommand
+from streamd.streams.commands import Result
+from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken, TokenCommand
 from streamd.streams.tokens import Token
 
 B = TypeVar("B")
