@@ -1,9 +1,9 @@
 """Removes rows of deleted streams and blobs, a little at a time, on this node alone.
 
-The machine only notes the id of a removed stream or blob, or the record up to which a stream was
-trimmed. No new reader can reach the rows that a note names, so removing them needs no agreement
-with other nodes; a reader that still sends them pins them (`Pins`). Slices in the cold store
-belong to all nodes: the leader removes them through the log (`DropSlices`).
+The machine only notes the id of a removed stream, blob or subscription, or the record up to which a
+stream was trimmed. No new reader can reach the rows that a note names, so removing them needs no
+agreement with other nodes; a reader that still sends them pins them (`Pins`). Slices in the cold
+store belong to all nodes: the leader removes them through the log (`DropSlices`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ _COMPACT_BYTES = 16 * 1024 * 1024
 _Range = tuple[bytes, bytes]
 _SLICE = msgspec.msgpack.Decoder(ColdSlice)
 
-_ROWS_OF_AN_ID = (keys.CHUNK, keys.PRODUCER, keys.BLOB_PART, keys.DROPPED)
+_ROWS_OF_AN_ID = (
+    keys.CHUNK,
+    keys.PRODUCER,
+    keys.BLOB_PART,
+    keys.DROPPED,
+    keys.NAMED,
+    keys.LINKED,
+    keys.PENDING,
+)
 
 
 class Pin:

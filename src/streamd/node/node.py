@@ -39,6 +39,7 @@ from streamd.node.operations_view import Health, LeaderSurroundings
 from streamd.node.position_lookup import PositionLookup
 from streamd.node.prover import Prover
 from streamd.node.reads import Reads
+from streamd.node.subscriptions import SubscriptionReads
 from streamd.operations.hosts import HostControl
 from streamd.process.metrics import Metrics
 from streamd.process.threads import OneThread, RunBlocking
@@ -122,6 +123,7 @@ class Node:
         self.cold_tier = self._cold_tier(cold, self.cold_config, random)
         reader = ColdReader(None) if self.cold_tier is None else self.cold_tier.reader
         self.reads = Reads(state, stores.state, reader, run_blocking)
+        self.subscriptions = SubscriptionReads(self.group, self.reads, stores.state, run_blocking)
         self.prover = None if self.archive is None else Prover(self.archive, self.reads)
         self.foresight = Foresight(self.group, self.reads)
         self.lookup = PositionLookup(self.group, self.reads, self.foresight)

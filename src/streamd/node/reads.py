@@ -3,7 +3,7 @@ store what is only there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import trio
@@ -62,6 +62,17 @@ class Reads:
         if self.has(key):
             return self.known(key)
         return await self._row(lambda: self._state.streams, keys.STREAM, key)
+
+    async def streams(self, wanted: Sequence[bytes]) -> list[Stream | None]:
+        """The metadata of several streams, as `stream`, all as of the moment of the return."""
+        while missing := [key for key in wanted if not self.has(key)]:
+            flushes, table = self._state.flushes, self._state.streams
+            rows = await self._run_blocking(load_rows, self._store, missing)
+            if flushes == self._state.flushes:
+                for key in missing:
+                    table.install(key, rows[key])
+                break
+        return [self._state.streams.get(key) for key in wanted]
 
     def has(self, key: bytes) -> bool:
         """Whether memory knows of a stream, or that there is none."""

@@ -59,7 +59,23 @@ from streamd.streams.model import (
     Verdict,
     VerifiedPosition,
 )
+from streamd.streams.subscription_commands import (
+    AcknowledgeWake,
+    AddSubscriptionKey,
+    BeginDelivery,
+    ClaimWake,
+    DeleteSubscription,
+    EndDelivery,
+    EndLeases,
+    LinkStreams,
+    PutSubscription,
+    ReleaseWake,
+    UnlinkStream,
+    WakeSubscription,
+)
 from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
+from streamd.subscriptions.checks import config_fault, is_id, is_worker
+from streamd.subscriptions.model import MAX_ACKS, MAX_NAMED, Ack
 
 MAX_TAGS = 64
 DIGEST_BYTES = 32
@@ -123,6 +139,10 @@ _OF_LEADER = frozenset(
         EndProducers,
         RecordOperation,
         RaiseLevel,
+        AddSubscriptionKey,
+        BeginDelivery,
+        EndDelivery,
+        EndLeases,
     )
 )
 
@@ -194,6 +214,12 @@ def _judged(command: Command) -> _Judged:
         case AddLogKey():
             # Its node has made it, and may be another than the leader.
             return iter((("key", is_applicable(command)),))
+        case PutSubscription() | LinkStreams() | UnlinkStream():
+            return _judged_subscription(command)
+        case DeleteSubscription(subscription_id=name) | WakeSubscription(subscription_id=name):
+            return iter((("subscription_id", is_id(name)),))
+        case ClaimWake() | AcknowledgeWake() | ReleaseWake():
+            return _judged_worker(command)
         case _:
             return iter((("type", False),))
 
@@ -273,6 +299,36 @@ def _judged_limits(command: SetLimits) -> _Judged:
     # A clearing has none. The ranges are those of the fields, which decoding checks.
     has_quota = command.limits is not None and command.limits.has_quota
     yield "limits", command.kind == "bucket" or not has_quota
+
+
+def _judged_subscription(command: PutSubscription | LinkStreams | UnlinkStream) -> _Judged:
+    yield "subscription_id", is_id(command.subscription_id)
+    if isinstance(command, UnlinkStream):
+        yield "key", keys.is_stream_key(command.key)
+        return
+    named = command.keys
+    yield "keys", len(named) <= MAX_NAMED and all(map(keys.is_stream_key, named))
+    if isinstance(command, LinkStreams):
+        yield "keys", bool(named)
+        return
+    config = command.config
+    yield "config", not config_fault(config) and bool(config.pattern or named)
+    yield "wake_key", not config.wake_key or keys.is_stream_key(config.wake_key)
+    yield "keys", config.wake_key not in named
+
+
+def _judged_worker(command: ClaimWake | AcknowledgeWake | ReleaseWake) -> _Judged:
+    yield "subscription_id", is_id(command.subscription_id)
+    if isinstance(command, ClaimWake):
+        yield "worker", is_worker(command.worker)
+        return
+    yield "stamp", len(command.stamp.wake_id) <= MAX_TOKEN_BYTES
+    if isinstance(command, AcknowledgeWake):
+        yield "acks", len(command.acks) <= MAX_ACKS and all(map(_is_ack, command.acks))
+
+
+def _is_ack(ack: Ack) -> bool:
+    return keys.is_stream_key(ack.key) and _is_offset((ack.record, ack.byte))
 
 
 def is_limited_name(kind: str, name: str) -> bool:

@@ -20,11 +20,16 @@
 ``a``  token id                              `Token`: access to the HTTP interface
 ``l``  ``b`` or ``i``, name                  `Limits` of a bucket or an identity
 ``w``  operation id                          `Operation` on the cluster
+``q``  subscription's number                 `Subscription`
+``e``  subscription's number, stream key     the subscription names the stream
+``L``  subscription's number, stream key     the stream is linked to it: for listing only
+``P``  subscription's number, stream key     the stream has records it did not acknowledge
+``j``  number                                `SubscriptionKey` of the cluster
 =====  ====================================  =========================================
 
-Numbers are eight bytes, big endian, so that their order is the keys' order. Streams and blobs get
-their ids from one counter, and no id is ever used again. An owner of bytes is a stream, by its key,
-or a blob, by a key that no stream has.
+Numbers are eight bytes, big endian, so that their order is the keys' order. Streams, blobs and
+subscriptions get their ids from one counter, and no id is ever used again. An owner of bytes is a
+stream, by its key, or a blob, by a key that no stream has.
 """
 
 from __future__ import annotations
@@ -51,6 +56,11 @@ SESSION = b"n"
 TOKEN = b"a"
 LIMITS = b"l"
 OPERATION = b"w"
+SUBSCRIPTION = b"q"
+NAMED = b"e"
+LINKED = b"L"
+PENDING = b"P"
+SUBSCRIPTION_KEY = b"j"
 
 _NUMBER = Struct(">Q")
 _CHUNK = Struct(">cQQ")
@@ -266,6 +276,17 @@ def trimmed_slices(note: bytes) -> tuple[bytes, bytes]:
 def limits_key(kind: str, name: str) -> bytes:
     """The row of the limits of a bucket or an identity."""
     return LIMITS + kind[:1].encode() + name.encode()
+
+
+def of_subscription(letter: bytes, number: int, key: bytes) -> bytes:
+    """The row about a subscription and a stream: `NAMED`, `LINKED` or `PENDING`."""
+    return _PAIR.pack(letter, number) + key
+
+
+def stream_in(row: bytes) -> tuple[int, bytes]:
+    """The number and the stream key in a key that `of_subscription` made."""
+    _, found = _PAIR.unpack(row[: _PAIR.size])
+    return int(found), row[_PAIR.size :]
 
 
 def end_of(key: bytes) -> bytes:

@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from streamd.streams import keys, operation_records, packing, producers, quotas, snapshots, tokens
+from streamd.streams import (
+    buckets,
+    expiry,
+    keys,
+    links,
+    operation_records,
+    packing,
+    producers,
+    quotas,
+    snapshots,
+    tokens,
+)
 from streamd.streams.checks import in_runs, is_applicable
 from streamd.streams.commands import (
     AddLogKey,
@@ -43,8 +54,11 @@ from streamd.streams.content import DEFAULT_CONTENT_TYPE, same_media_type
 from streamd.streams.forks import Anchor, ForkRefused, end_stream, resolve_fork
 from streamd.streams.model import Bucket, IfMatch, Stream
 from streamd.streams.offsets import Position
-from streamd.streams.sessions import PackageStamp, WriteSession
+from streamd.streams.sessions import PackageStamp, open_session
 from streamd.streams.state import State
+from streamd.streams.subscribing import Subscribing
+from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
+from streamd.streams.wakes import Wakes
 
 
 class Machine:
@@ -55,6 +69,8 @@ class Machine:
         self.state = state
         self.changes: dict[int, Change] = {}
         self._index = self._term = 0
+        self._wakes = Wakes(state, self._living, self._change)
+        self._subscribing = Subscribing(state, self._wakes, self._living)
 
     def apply(
         self,
@@ -73,7 +89,8 @@ class Machine:
         header = self.state.header
         assert index == header.applied_index + 1, (index, header.applied_index)
         now_ms = header.log_ms = max(now_ms, header.log_ms)
-        self._index, self._term = index, term
+        self._index = self._wakes.index = index
+        self._term = term
         if packages:
             outcomes = self._apply_packages(packages, commands, now_ms)
         else:
@@ -129,13 +146,13 @@ class Machine:
             case Delete():
                 return self._delete(command, now_ms)
             case Touch():
-                return self._touch(command)
+                return expiry.touch(self.state, command)
             case Sweep():
-                return self._sweep(command, now_ms)
+                return expiry.sweep(self.state, command, now_ms, self._end)
             case CreateBucket():
-                return self._create_bucket(command, now_ms)
+                return buckets.create(self.state, command, now_ms)
             case DeleteBucket():
-                return self._delete_bucket(command)
+                return buckets.delete(self.state, command)
             case BeginUpload():
                 return self._publish(command, now_ms)
             case _ if not is_applicable(command):
@@ -168,24 +185,16 @@ class Machine:
             case Scrubbed():
                 return packing.scrub(self.state, command, self._term)
             case OpenSession():
-                return self._open_session(command)
+                return open_session(self.state.sessions, command, self._index)
             case EndProducers():
                 return producers.end_idle(self.state, command, now_ms)
             case SetLimits():
                 return quotas.set_limits(self.state, command)
-        return tokens.apply(self.state.tokens, command, now_ms)
+            case CreateToken() | RotateToken() | RevokeToken():
+                return tokens.apply(self.state.tokens, command, now_ms)
+        return self._subscribing.apply(command, now_ms)
 
     # -- sessions -----------------------------------------------------------------------------
-
-    def _open_session(self, command: OpenSession) -> Outcome:
-        key = keys.number(command.node_id)
-        session = self.state.sessions.get(key)
-        if session is not None and session.nonce == command.nonce:
-            return Outcome(Result.DONE)
-        if command.replaces != (0 if session is None else session.session_id):
-            return Outcome(Result.STALE)
-        self.state.sessions.put(key, WriteSession(self._index, command.nonce))
-        return Outcome(Result.DONE)
 
     def _apply_packages(
         self, packages: Sequence[PackageStamp], commands: list[Command], now_ms: int
@@ -285,7 +294,10 @@ class Machine:
         change = self._change(stream)
         if command.seq is not None:
             stream.last_seq = command.seq
+        is_watched = False
         if command.lengths:
+            if stream.watched != self.state.header.pattern_version:
+                is_watched = links.look(self.state, command.key, stream)
             self.state.append(command.key, stream, [(command.data, command.lengths)])
             quotas.grow(self.state, command.key, stream, len(command.data))
             stream.last_write_ms = now_ms
@@ -301,8 +313,13 @@ class Machine:
         self.state.streams.put(command.key, stream)
         result = Result.APPENDED if command.lengths else Result.CLOSED
         if producer is None:
-            return Outcome(result, stream.tail, stream.closed, incarnation=stream.stream_id)
-        return Outcome.of(result, stream, producer.epoch, producer.seq)
+            outcome = Outcome(result, stream.tail, stream.closed, incarnation=stream.stream_id)
+        else:
+            outcome = Outcome.of(result, stream, producer.epoch, producer.seq)
+        if is_watched:
+            # Last, because the event of a wake may be appended to this stream.
+            self._wakes.appended(command.key, stream, now_ms)
+        return outcome
 
     def _append_run(self, run: Sequence[Append]) -> list[Outcome]:
         """Append what the append before it was judged for: that one also noted the write's time
@@ -419,28 +436,19 @@ class Machine:
         if anchor is not None:
             anchor.attach(self.state, stream)
         quotas.count(self.state, command.key, stream)
+        has_subscriptions = len(self.state.subscriptions) > 0
+        if has_subscriptions:
+            links.refresh(self.state, command.key, stream)
         if command.lengths:
             self.state.append(command.key, stream, [(command.data, command.lengths)])
             quotas.grow(self.state, command.key, stream, len(command.data))
         stream.closed = command.closed
         self.state.schedule_sweep(command.key, stream)
         self.state.streams.put(command.key, stream)
-        return Outcome.of(Result.CREATED, stream)
-
-    def _create_bucket(self, command: CreateBucket, now_ms: int) -> Outcome:
-        if self.state.buckets.get(command.name) is not None:
-            return Outcome(Result.BUCKET_EXISTS)
-        self.state.buckets.put(command.name, Bucket(now_ms))
-        return Outcome(Result.CREATED)
-
-    def _delete_bucket(self, command: DeleteBucket) -> Outcome:
-        bucket = self.state.buckets.get(command.name)
-        if bucket is None:
-            return Outcome(Result.BUCKET_NOT_FOUND)
-        if bucket.streams:
-            return Outcome(Result.BUCKET_NOT_EMPTY)
-        self.state.buckets.delete(command.name)
-        return Outcome(Result.DELETED)
+        outcome = Outcome.of(Result.CREATED, stream)
+        if has_subscriptions:
+            self._wakes.created(command.key, stream, now_ms)
+        return outcome
 
     # -- snapshots ----------------------------------------------------------------------------
 
@@ -467,30 +475,6 @@ class Machine:
 
     def _end(self, key: bytes, stream: Stream) -> None:
         self._change(stream).ended = True
+        if stream.links:
+            links.drop_all(self.state, key, stream)
         end_stream(self.state, key, stream)
-
-    def _touch(self, command: Touch) -> Outcome:
-        for key, stream_id, at_ms in command.reads:
-            stream = self.state.streams.get(key)
-            if stream is None or stream.stream_id != stream_id or stream.deleted:
-                continue
-            if stream.expired(at_ms) or at_ms <= stream.touched_ms:
-                continue
-            stream.touched_ms = at_ms
-            self.state.streams.put(key, stream)
-        return Outcome(Result.DONE)
-
-    def _sweep(self, command: Sweep, now_ms: int) -> Outcome:
-        for key in command.keys:
-            stream = self.state.streams.get(key)
-            if stream is None:
-                continue
-            quotas.count(self.state, key, stream)
-            if stream.sweep_at_ms is None:
-                continue
-            if stream.expired(now_ms):
-                self._end(key, stream)
-            elif stream.sweep_at_ms <= now_ms:
-                self.state.schedule_sweep(key, stream)
-                self.state.streams.put(key, stream)
-        return Outcome(Result.DONE)

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import msgspec
 
+from streamd.streams import keys
 from streamd.streams.bounds import Number
-from streamd.streams.commands import Outcome
+from streamd.streams.commands import OpenSession, Outcome, Result
+from streamd.streams.tables import Table
 
 # How many packages of a node may be remembered at once. A node keeps fewer undecided.
 MAX_REMEMBERED = 256
@@ -65,3 +67,15 @@ class WriteSession(msgspec.Struct, array_like=True, gc=False):
             self.lowest = lowest
             for sequence in [known for known in self.outcomes if known < lowest]:
                 del self.outcomes[sequence]
+
+
+def open_session(sessions: Table[WriteSession], command: OpenSession, index: int) -> Outcome:
+    """Open the session that log entry `index` asks for."""
+    key = keys.number(command.node_id)
+    session = sessions.get(key)
+    if session is not None and session.nonce == command.nonce:
+        return Outcome(Result.DONE)
+    if command.replaces != (0 if session is None else session.session_id):
+        return Outcome(Result.STALE)
+    sessions.put(key, WriteSession(index, command.nonce))
+    return Outcome(Result.DONE)

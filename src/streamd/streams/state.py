@@ -43,6 +43,18 @@ from streamd.streams.model import (
 from streamd.streams.offsets import Position
 from streamd.streams.operation_records import OperationRecords, abandon
 from streamd.streams.sessions import WriteSession
+from streamd.streams.subscription_commands import (
+    AcknowledgeWake,
+    ClaimWake,
+    EndDelivery,
+    EndLeases,
+    LinkStreams,
+    PutSubscription,
+    ReleaseWake,
+    UnlinkStream,
+    WakeSubscription,
+)
+from streamd.streams.subscription_records import SubscriptionRecords
 from streamd.streams.tables import KeyValue, Table
 from streamd.streams.tails import Tails
 from streamd.streams.tokens import Tokens
@@ -109,6 +121,7 @@ class State:
         self.tokens = Tokens(store)
         self.limits = LimitsTable(store)
         self.operations = OperationRecords(store)
+        self.subscriptions = SubscriptionRecords(store)
         self._tables = (
             self.streams,
             self.producers,
@@ -138,6 +151,7 @@ class State:
         """Become the state of another cluster, with that `Header.incarnation_base`."""
         self.header.become_another(base)
         abandon(self.operations, self.header.log_ms)
+        self.subscriptions.forget_keys()
 
     def append(
         self, key: bytes, stream: Stream, appends: Sequence[tuple[bytes, list[int]]]
@@ -224,6 +238,10 @@ class State:
         """Leave a blob's parts to the background removal; readers in progress may finish."""
         self._rows[keys.garbage_key(blob_id)] = b""
 
+    def discard_subscription(self, number: int) -> None:
+        """Leave the rows about a subscription's streams to the background removal."""
+        self._rows[keys.garbage_key(number)] = b""
+
     # -- reads --------------------------------------------------------------------------------
 
     def missing(self, commands: Iterable[Command]) -> Iterator[bytes]:
@@ -238,11 +256,31 @@ class State:
                     yield keys.STREAM + looked_for
             if type(command) in _WITH_OTHER_ROWS and is_applicable(command):
                 yield from self._missing_besides(command)
+            elif type(command) in _WITH_WAKES:
+                yield from self._missing_wake_streams(command)
 
     def _missing_besides(self, command: Command) -> Iterator[bytes]:
         for row in _other_rows(command):
             if row[1:] not in self._loaded_ahead[row[:1]]:
                 yield row
+
+    def _missing_wake_streams(self, command: Command) -> Iterator[bytes]:
+        records = self.subscriptions
+        match command:
+            case EndLeases(numbers=numbers):
+                found = [records.get(number) for number in numbers]
+            case (
+                WakeSubscription(subscription_id=name)
+                | ClaimWake(subscription_id=name)
+                | AcknowledgeWake(subscription_id=name)
+                | ReleaseWake(subscription_id=name)
+            ):
+                found = [records.by_id(name)]
+            case _:
+                return
+        for one in found:
+            if one is not None and one.config.wake_key and one.config.wake_key not in self.streams:
+                yield keys.STREAM + one.config.wake_key
 
     def install(self, row: bytes, raw: bytes | None) -> None:
         """Add a row that was read from the store; `raw` is None if the store lacks it."""
@@ -254,7 +292,8 @@ class State:
     def unstored_bytes(self) -> int:
         """About how much memory the unstored changes take."""
         tables = len(self.streams.dirty) + len(self.producers.dirty) + len(self.slices.dirty)
-        return self._appended_bytes + (tables + len(self._rows)) * _ROW_BYTES
+        rows = len(self._rows) + self.subscriptions.unstored
+        return self._appended_bytes + (tables + rows) * _ROW_BYTES
 
     @property
     def unstored(self) -> bool:
@@ -272,6 +311,7 @@ class State:
         items.extend(self.tokens.begin_flush())
         items.extend(self.limits.begin_flush())
         items.extend(self.operations.begin_flush())
+        items.extend(self.subscriptions.begin_flush())
         items.extend(self.parts.begin_flush())
         items.extend(self._rows.items())
         items.append((keys.HEADER, _ENCODER.encode(self.header)))
@@ -285,6 +325,7 @@ class State:
         self.flushes += 1
         self.tails.end_flush()
         self.parts.end_flush()
+        self.subscriptions.rows.end_flush()
         for table in self._tables:
             table.end_flush()
 
@@ -329,11 +370,18 @@ def stream_keys(command: Command) -> list[bytes]:
             return due
         case FlushCold(slices=slices):
             return [each.owner for each in slices if keys.blob_in_owner(each.owner) is None]
+        case PutSubscription(keys=named) | LinkStreams(keys=named):
+            return named
+        case UnlinkStream(key=key):
+            return [key]
+        case AcknowledgeWake(acks=acks) | EndDelivery(acks=acks):
+            return [ack.key for ack in acks]
         case _:
             return []
 
 
 _WITH_OTHER_ROWS = frozenset((FlushCold, DropSlices, MoveSlices))
+_WITH_WAKES = frozenset((WakeSubscription, ClaimWake, AcknowledgeWake, ReleaseWake, EndLeases))
 
 
 def _other_rows(command: Command) -> Iterator[bytes]:

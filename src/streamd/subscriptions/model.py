@@ -76,7 +76,8 @@ class Subscription(msgspec.Struct, array_like=True, gc=False):
     the latest failure was.
 
     `pending` counts the linked streams with records that are not acknowledged, `fenced_links` the
-    linked streams that take fenced writes.
+    linked streams that take fenced writes. `latest` is the key of a stream that got records: the
+    next wake names it, if there is one.
     """
 
     number: int
@@ -95,6 +96,7 @@ class Subscription(msgspec.Struct, array_like=True, gc=False):
     why: str = ""
     pending: int = 0
     fenced_links: int = 0
+    latest: bytes = b""
 
     @property
     def is_failed(self) -> bool:
