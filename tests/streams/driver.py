@@ -198,7 +198,8 @@ class Driver:
             if note[:1] == keys.TRIM:
                 ranges = [keys.trimmed_chunks(note)[1]]
             else:
-                letters = (keys.CHUNK, keys.PRODUCER, keys.BLOB_PART, keys.DROPPED)
+                of_streams = (keys.CHUNK, keys.PRODUCER, keys.BLOB_PART, keys.DROPPED)
+                letters = (*of_streams, keys.NAMED, keys.LINKED, keys.PENDING)
                 ranges = [keys.id_range(letter, keys.parse_id(note)) for letter in letters]
             for start, stop in ranges:
                 doomed += [row for row, _ in self.store.scan(start, stop, limit=10**6)]

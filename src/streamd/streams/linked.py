@@ -116,8 +116,8 @@ def _rows(store: KeyValue, start: bytes, stop: bytes) -> Iterator[bytes]:
 
 
 def _matching(store: KeyValue, query: LinkQuery) -> Iterator[tuple[bytes, bool]]:
-    """The stored streams that the pattern matches; the last one that was looked at, if there were
-    too many, is no candidate."""
+    """The stored streams that the pattern matches, and after `MAX_LOOKED_AT` streams a place that
+    is not a candidate: the search has ended there."""
     index = globs.PatternIndex()
     index.add(query.number, query.pattern)
     looked_at = 0
@@ -151,7 +151,7 @@ def _ranges(pattern: str) -> Iterator[tuple[bytes, bytes]]:
 def shown(
     key: bytes, stream: Stream | None, subscription: Subscription, named: Set[bytes], now_ms: int
 ) -> LinkedStream | None:
-    """A candidate as it is now; None if it is no stream of the subscription."""
+    """A candidate as it is now; None if the subscription does not have it."""
     is_named = key in named
     if stream is None or stream.deleted or stream.expired(now_ms):
         return LinkedStream(key, "explicit", START, START, False) if is_named else None

@@ -8,7 +8,8 @@ however many streams it matches. Links of deleted subscriptions go when the stre
 at, too.
 
 `Stream.watched` is the version of the patterns as of which an append has nothing to do: the stream
-was matched against all of them, and each of its links, if it has any, is pending already.
+was matched against all of them, has no link of a deleted subscription, and each of its links, if it
+has any, is pending already.
 """
 
 from __future__ import annotations

@@ -443,8 +443,9 @@ class Header(msgspec.Struct, array_like=True, gc=False):
     `tree` is the hash tree over the archived log, whose last leaf is entry `archived.index`, and
     `log_keys` are the keys that sign its heads, in the order in which they were added.
     `features` is the feature level: the highest log format that a command has permitted.
-    `pattern_version` rises with each subscription that has a pattern; `generation_floor` is the
-    highest generation of a deleted subscription, above which those of new ones begin.
+    `pattern_version` rises when a subscription with a pattern is made, and when any is deleted;
+    `generation_floor` is the highest generation of a deleted subscription, above which those of new
+    ones begin.
     """
 
     applied_index: int = 0

@@ -119,8 +119,9 @@ class Subscribing:
         subscription = state.subscriptions.by_id(command.subscription_id)
         if subscription is None:
             return Outcome(Result.SUBSCRIPTION_NOT_FOUND)
-        floor = state.header.generation_floor
-        state.header.generation_floor = max(floor, subscription.generation)
+        header = state.header
+        header.generation_floor = max(header.generation_floor, subscription.generation)
+        header.pattern_version += 1
         state.subscriptions.delete(subscription)
         state.discard_subscription(subscription.number)
         return Outcome(Result.DELETED)

@@ -1,8 +1,8 @@
 """The commands about subscriptions (see `commands`), all of log format 7.
 
-Clients cause the first group, by the subscription's id and, where a token stands behind it, for one
-wake. Only the leader makes the second group, about subscriptions that it knows by their numbers:
-deliveries, and what time brings.
+Clients cause the first group, by the subscription's id and, with a token, for one wake. Only the
+leader makes the second group, about subscriptions that it knows by their numbers: deliveries, and
+what time brings.
 """
 
 from __future__ import annotations

@@ -22,20 +22,11 @@ from streamd.subscriptions import transitions
 from streamd.subscriptions.model import Subscription, Wake
 from streamd.subscriptions.paths import path_of
 
-# Events that wait for a wake stream and are written when it is created; the others follow when
-# their retries are due.
+# Events that are written when a wake stream is created; those of other wakes that wait for it
+# follow when their retries are due.
 _MAX_AT_CREATION = 1_000
 
 _ENCODER = msgspec.json.Encoder()
-
-
-class WakeEvent(msgspec.Struct, tag_field="type", tag="wake"):
-    """What a wake stream holds (protocol section 7.2). `ts` is log time in milliseconds."""
-
-    subscription_id: str
-    stream: str
-    generation: int
-    ts: int
 
 
 class Wakes:
@@ -58,14 +49,20 @@ class Wakes:
     # -- streams ------------------------------------------------------------------------------
 
     def created(self, key: bytes, stream: Stream, now_ms: int) -> None:
-        """A stream was created, with its links; it may have records, and be a wake stream."""
+        """A stream was created, with its links; it may have records.
+
+        Wakes that nobody has claimed get their events in it if it is their wake stream, also those
+        that had one in a former stream of that name.
+        """
         if stream.records > stream.fork_point.record:
             self.appended(key, stream, now_ms)
         records = self._state.subscriptions
         for number in sorted(records.waking_with(key))[:_MAX_AT_CREATION]:
             subscription = records.get(number)
             assert subscription is not None
-            self._write_if_waiting(subscription, now_ms)
+            if subscription.wake is not None and subscription.lease_until_ms is None:
+                subscription.is_received = False
+                self._wake_idle(self._write(subscription, now_ms), now_ms)
 
     def appended(self, key: bytes, stream: Stream, now_ms: int) -> None:
         """A stream whose links are up to date got records."""
@@ -98,14 +95,9 @@ class Wakes:
             self.wake_again(subscription, now_ms)
 
     def retry_event(self, subscription: Subscription, now_ms: int) -> None:
-        """Try again to write the event of a wake, if that is due."""
+        """Try again to write the event of a pull-wake subscription's wake, if that is due."""
         at_ms = subscription.next_attempt_ms
         if at_ms is not None and at_ms <= now_ms:
-            self._write_if_waiting(subscription, now_ms)
-
-    def _write_if_waiting(self, subscription: Subscription, now_ms: int) -> None:
-        is_waiting = subscription.next_attempt_ms is not None
-        if subscription.config.kind == "pull-wake" and is_waiting:
             self._wake_idle(self._write(subscription, now_ms), now_ms)
 
     def _wake_idle(self, subscriptions: Iterable[Subscription], now_ms: int) -> None:
@@ -173,8 +165,14 @@ class Wakes:
 
 
 def _event(subscription: Subscription, now_ms: int) -> bytes:
+    """What a wake stream holds (protocol section 7.2)."""
     wake = subscription.wake
     assert wake is not None
-    path = path_of(wake.key) if wake.key else ""
-    event = WakeEvent(subscription.subscription_id, path, subscription.generation, now_ms)
+    event = {
+        "type": "wake",
+        "subscription_id": subscription.subscription_id,
+        "stream": path_of(wake.key) if wake.key else "",
+        "generation": subscription.generation,
+        "ts": now_ms,
+    }
     return _ENCODER.encode(event) + JSON_SEPARATOR

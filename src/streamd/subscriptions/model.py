@@ -111,10 +111,6 @@ class Subscription(msgspec.Struct, array_like=True, gc=False):
             return self.lease_until_ms
         return self.next_attempt_ms
 
-    def is_leased(self, now_ms: int) -> bool:
-        """Whether a lease is held and has not lapsed."""
-        return self.lease_until_ms is not None and now_ms < self.lease_until_ms
-
 
 class Link(msgspec.Struct, array_like=True, gc=False):
     """A stream's link to the subscription with that number.
