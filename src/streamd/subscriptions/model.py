@@ -16,7 +16,7 @@ MAX_SUBSCRIPTIONS = 100_000
 MAX_NAMED = 1_000
 MAX_NAMED_IN_ALL = 250_000
 # Subscriptions that may be linked to one stream: an append may wake all of them.
-MAX_LINKS = 10_000
+MAX_LINKS = 1_000
 # Keys of a kind that are kept: the one in use, and the one before it.
 MAX_KEYS = 2
 
