@@ -35,7 +35,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # The pure packages. Their tests are fast enough to run with the branches counted, except for the
 # Raft simulation, which takes five times as long then and covers nothing of its own.
 HEARTS := $(filter-out tests/raft/test_simulation.py,$(wildcard tests/raft/test_*.py)) \
-  tests/auth tests/operations tests/proofs tests/streams tests/state tests/test_codec.py
+  tests/auth tests/operations tests/proofs tests/streams tests/subscriptions tests/state \
+  tests/test_codec.py
 COVERAGE := --cov --cov-report=term
 
 # What depends on the calls of batch_io, whose twin in Python serves where there is no compiler.
