@@ -40,7 +40,22 @@ from streamd.streams.model import (
     Version,
 )
 from streamd.streams.offsets import Position
+from streamd.streams.subscription_commands import (
+    AcknowledgeWake,
+    BeginDelivery,
+    ClaimWake,
+    DeleteSubscription,
+    EndDelivery,
+    EndLeases,
+    LinkStreams,
+    PutSubscription,
+    ReleaseWake,
+    UnlinkStream,
+    WakeSubscription,
+)
+from streamd.subscriptions.model import Ack, WakeStamp
 from tests.streams.driver import JSON, TEXT, key
+from tests.streams.subscribed import HOOK, PULL
 
 KEY = key("s")
 AT = (2, 30)
@@ -55,6 +70,10 @@ BEGIN = BeginUpload(KEY, AT, FOUND)
 PUBLISH = PublishSnapshot(KEY, AT, TEXT, 5, DIGEST, data=b"state", finding=FOUND)
 LOG_KEY = LogKey(1, bytes(32), b"", bytes(64))
 CONDITION = IfMatch((Version(7, 2, 30, False),))
+
+STAMP = WakeStamp(7, 1, "w_1")
+PUT = PutSubscription("hook", HOOK)
+ACK = AcknowledgeWake("pull", STAMP, [Ack(KEY, 1, 6)], True)
 
 RIGHT: list[Command] = [
     APPEND,
@@ -84,6 +103,15 @@ RIGHT: list[Command] = [
     Sweep([KEY]),
     DropUploads([1, 2]),
     AddLogKey(1, LOG_KEY),
+    PUT,
+    PutSubscription("pull", PULL, [key("a")]),
+    DeleteSubscription("hook"),
+    LinkStreams("hook", [KEY]),
+    UnlinkStream("hook", KEY),
+    WakeSubscription("hook"),
+    ClaimWake("pull", "worker"),
+    ACK,
+    ReleaseWake("pull", STAMP),
 ]
 
 
@@ -145,6 +173,24 @@ def test_commands_that_the_api_proposes_pass_the_checks(command: Command) -> Non
         (DropUploads([1], idle_ms=-1), "idle_ms"),
         (AddLogKey(1, replace(LOG_KEY, public_key=b"short")), "key"),
         (OpenSession(1, 1), "type"),
+        (replace(PUT, subscription_id="a/b"), "subscription_id"),
+        (replace(PUT, config=replace(HOOK, lease_ttl_ms=1)), "config"),
+        (replace(PUT, config=replace(HOOK, pattern="")), "config"),
+        (replace(PUT, keys=[b"no bucket"]), "keys"),
+        (replace(PUT, keys=[KEY] * 1001), "keys"),
+        (PutSubscription("pull", replace(PULL, wake_key=b"x")), "wake_key"),
+        (PutSubscription("pull", PULL, [PULL.wake_key]), "keys"),
+        (DeleteSubscription(""), "subscription_id"),
+        (LinkStreams("hook", []), "keys"),
+        (UnlinkStream("hook", b""), "key"),
+        (ClaimWake("pull", ""), "worker"),
+        (replace(ACK, acks=[Ack(KEY, 10**16, 0)]), "acks"),
+        (replace(ACK, acks=[Ack(b"", 0, 0)]), "acks"),
+        (replace(ACK, stamp=replace(STAMP, wake_id="x" * 257)), "stamp"),
+        (ReleaseWake("", STAMP), "subscription_id"),
+        (BeginDelivery(7, "w_1", 1), "type"),
+        (EndDelivery(7, "w_1", 1, True), "type"),
+        (EndLeases([7]), "type"),
     ],
 )
 def test_the_faulty_field_of_an_impossible_command_is_named(command: Command, field: str) -> None:

@@ -6,9 +6,20 @@ import pytest
 from msgspec.structs import replace
 
 from streamd.streams import keys, linked
-from streamd.streams.commands import Create
+from streamd.streams.commands import Command, Create
 from streamd.streams.model import Settings
-from streamd.subscriptions.model import SubscriptionConfig
+from streamd.streams.subscription_commands import (
+    AcknowledgeWake,
+    ClaimWake,
+    EndDelivery,
+    EndLeases,
+    LinkStreams,
+    PutSubscription,
+    ReleaseWake,
+    UnlinkStream,
+    WakeSubscription,
+)
+from streamd.subscriptions.model import Ack, SubscriptionConfig, WakeStamp
 from tests.streams.driver import TEXT, key
 from tests.streams.subscribed import HOOK, PULL, Subscribed
 
@@ -133,6 +144,54 @@ def test_a_wake_stream_is_not_listed_for_its_own_subscription(driver: Subscribed
     driver.flush()
     driver.put(PULL)
     assert all_pages(driver, 10, "pull") == ["b/s"]
+
+
+def test_a_row_of_a_stream_that_was_unlinked_since_is_not_shown(driver: Subscribed) -> None:
+    driver.create("s")
+    driver.put(replace(HOOK, pattern="b/other"))
+    found = driver.named("hook")
+    assert linked.shown(key("s"), driver.stream(), found, frozenset(), driver.now_ms) is None
+
+
+def test_rows_that_are_not_stored_count_as_memory(driver: Subscribed) -> None:
+    driver.put(HOOK, streams=["absent"])
+    driver.flush()
+    before = driver.state.unstored_bytes
+    driver.create("s")
+    driver.append(b"x")
+    driver.link("hook", "t")
+    assert driver.state.subscriptions.unstored == 4
+    assert driver.state.unstored_bytes > before + 4 * 100
+
+
+def test_the_rows_that_a_command_about_a_subscription_reads_are_loaded_ahead(
+    driver: Subscribed,
+) -> None:
+    driver.create_wakes()
+    driver.put(PULL)
+    driver.create("s")
+    driver.flush()
+    driver.reopen()
+    state, stamp = driver.state, WakeStamp(1, 1, "w_1")
+    wakes, stream = keys.STREAM + key("wakes"), keys.STREAM + key("s")
+    number = driver.named("pull").number
+    wanted: list[tuple[Command, list[bytes]]] = [
+        (PutSubscription("other", HOOK, [key("s")]), [stream]),
+        (LinkStreams("pull", [key("s")]), [stream]),
+        (UnlinkStream("pull", key("s")), [stream]),
+        (ClaimWake("pull", "w"), [wakes]),
+        (WakeSubscription("pull"), [wakes]),
+        (ReleaseWake("pull", stamp), [wakes]),
+        (ReleaseWake("absent", stamp), []),
+        (AcknowledgeWake("pull", stamp, [Ack(key("s"), 0, 0)]), [stream, wakes]),
+        (EndDelivery(number, "w_1", 1, True, "", [Ack(key("s"), 0, 0)]), [stream]),
+        (EndLeases([number, number + 1]), [wakes]),
+    ]
+    for command, rows in wanted:
+        assert list(state.missing([command])) == rows
+    assert driver.stream("s").stream_id
+    assert driver.stream("wakes").stream_id
+    assert list(state.missing([command for command, _ in wanted])) == []
 
 
 def test_an_ended_stream_is_not_listed(driver: Subscribed) -> None:

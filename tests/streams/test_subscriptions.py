@@ -221,6 +221,14 @@ def test_a_deleted_stream_takes_its_work_along_and_keeps_its_name(driver: Subscr
     assert (driver.acked("hook", "s"), driver.named("hook").pending) == (0, 1)
 
 
+def test_a_stream_that_outlives_its_subscription_can_be_deleted(driver: Subscribed) -> None:
+    driver.create("s")
+    driver.put(HOOK)
+    driver.append(b"x")
+    driver.drop("hook")
+    assert driver.delete("s") is Result.DELETED
+
+
 def test_a_stream_with_forks_loses_its_links_when_it_is_deleted(driver: Subscribed) -> None:
     driver.put(HOOK)
     driver.create("s", body=b"x")

@@ -146,6 +146,17 @@ def test_a_wake_stream_that_is_created_gets_the_events_that_wait(driver: Subscri
     assert not driver.named("1").is_failed
 
 
+def test_a_wake_that_begins_with_its_wake_stream_has_one_event(driver: Subscribed) -> None:
+    """The stream's first record wakes another subscription, whose event wakes this one."""
+    driver.delete(WAKES)
+    driver.create("v", JSON)
+    driver.put(replace(PULL, pattern="b/v"), "last")
+    driver.put(replace(PULL, pattern=f"b/{WAKES}", wake_key=key("v")), "first")
+    driver.create(WAKES, JSON, body=b"1")
+    assert driver.named("first").generation == driver.named("last").generation == 1
+    assert driver.content(WAKES).count(b"wake") == 1
+
+
 def test_so_many_events_are_written_when_a_wake_stream_is_created(
     driver: Subscribed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +320,23 @@ def test_a_release_wakes_again_for_the_same_work(pull: Subscribed) -> None:
     assert pull.release("pull", stamp).result is Result.FENCED
     pull.ack("pull", pull.claimed(), "s")
     assert not pull.release("pull", pull.stamp("pull")).wake.next_wake  # type: ignore[union-attr]
+
+
+def test_of_two_acks_of_a_stream_the_further_one_counts(pull: Subscribed) -> None:
+    pull.append(b"y")
+    whole = pull.whole("s")
+    pull.ack("pull", pull.claimed(), whole, Ack(key("s"), 1, 1))
+    assert (pull.acked("pull", "s"), pull.named("pull").pending) == (2, 0)
+
+
+def test_subscriptions_of_a_stream_acknowledge_each_for_itself(pull: Subscribed) -> None:
+    pull.put(HOOK)
+    pull.append(b"y")
+    pull.ack("pull", pull.claimed(), "s", done=True)
+    assert (pull.acked("pull", "s"), pull.acked("hook", "s")) == (2, 1)
+    assert (pull.named("pull").pending, pull.named("hook").pending) == (0, 1)
+    pull.append(b"z")
+    assert pull.named("pull").generation == 2
 
 
 # -- leases ----------------------------------------------------------------------------------------

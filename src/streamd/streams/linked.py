@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from heapq import merge
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -120,19 +121,23 @@ def _matching(store: KeyValue, query: LinkQuery) -> Iterator[tuple[bytes, bool]]
     is not a candidate: the search has ended there."""
     index = globs.PatternIndex()
     index.add(query.number, query.pattern)
-    looked_at = 0
+    looked_at, key = 0, b""
+    for key in islice(_stored_in_ranges(store, query), MAX_LOOKED_AT):
+        looked_at += 1
+        if index.matching(path_of(key)):
+            yield key, True
+    if looked_at == MAX_LOOKED_AT:
+        # Not `key` itself: if it is a candidate it belongs to this page.
+        yield key + b"\0", False
+
+
+def _stored_in_ranges(store: KeyValue, query: LinkQuery) -> Iterator[bytes]:
+    """The keys of the stored streams where those are that the pattern can match."""
     for start, stop in sorted(_ranges(query.pattern)):
         if query.after:
             start = max(start, keys.STREAM + query.after + b"\0")
-        for row in _rows(store, start, stop) if start < stop else ():
-            key = row[1:]
-            if index.matching(path_of(key)):
-                yield key, True
-            looked_at += 1
-            if looked_at >= MAX_LOOKED_AT:
-                # Not `key` itself: if it is a candidate it belongs to this page.
-                yield key + b"\0", False
-                return
+        if start < stop:
+            yield from (row[1:] for row in _rows(store, start, stop))
 
 
 def _ranges(pattern: str) -> Iterator[tuple[bytes, bytes]]:

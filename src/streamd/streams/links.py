@@ -110,7 +110,8 @@ def find(stream: Stream, number: int) -> Link | None:
 
 
 def drop(state: State, key: bytes, stream: Stream, number: int) -> None:
-    """Remove the link to a subscription that exists. The caller stores the stream."""
+    """Remove the link to a subscription that exists, if there is one. The caller stores the
+    stream."""
     link = find(stream, number)
     if link is not None:
         _forget(state, key, stream, link)

@@ -150,7 +150,7 @@ class Subscribing:
             link = links.find(stream, number)
             if link is not None and link.is_glob:
                 link.is_explicit = False
-            elif link is not None:
+            else:
                 links.drop(self._state, key, stream, number)
             self._state.streams.put(key, stream)
         return _about(Result.DONE, subscription, now_ms)

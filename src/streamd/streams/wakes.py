@@ -54,15 +54,25 @@ class Wakes:
         Wakes that nobody has claimed get their events in it if it is their wake stream, also those
         that had one in a former stream of that name.
         """
+        # Those that its own records wake get their events in it without this.
+        unclaimed = self._unclaimed(key)
         if stream.records > stream.fork_point.record:
             self.appended(key, stream, now_ms)
+        for subscription in unclaimed:
+            subscription.is_received = False
+            self._wake_idle(self._write(subscription, now_ms), now_ms)
+
+    def _unclaimed(self, wake_key: bytes) -> list[Subscription]:
+        """Subscriptions with that wake stream whose wakes nobody has claimed; not all, if there are
+        many."""
         records = self._state.subscriptions
-        for number in sorted(records.waking_with(key))[:_MAX_AT_CREATION]:
-            subscription = records.get(number)
-            assert subscription is not None
-            if subscription.wake is not None and subscription.lease_until_ms is None:
-                subscription.is_received = False
-                self._wake_idle(self._write(subscription, now_ms), now_ms)
+        numbers = sorted(records.waking_with(wake_key))[:_MAX_AT_CREATION]
+        found = (records.get(number) for number in numbers)
+        return [
+            one
+            for one in found
+            if one is not None and one.wake is not None and one.lease_until_ms is None
+        ]
 
     def appended(self, key: bytes, stream: Stream, now_ms: int) -> None:
         """A stream whose links are up to date got records."""
