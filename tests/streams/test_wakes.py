@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from streamd.streams import wakes
-from streamd.streams.commands import Append, Create, Result, SetLimits
+from streamd.streams.commands import Append, Command, Create, Result, SetLimits
 from streamd.streams.limits import Limits
 from streamd.streams.model import Settings
 from streamd.streams.offsets import Position
@@ -511,7 +511,7 @@ def test_a_webhook_has_no_leave_to_claim_by_fenced_streams(driver: Subscribed) -
 
 
 def test_an_entry_with_everything_is_the_same_on_every_replica() -> None:
-    entry = [
+    entry: list[Command] = [
         Create(key(WAKES), Settings(JSON), implicit_bucket=True),
         PutSubscription("pull", PULL),
         PutSubscription("hook", HOOK),
