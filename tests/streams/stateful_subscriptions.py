@@ -308,8 +308,10 @@ class SubscriptionRules(RuleBasedStateMachine):
 
     @rule()
     def do_what_is_due(self) -> None:
-        due = self.driver.state.subscriptions.due.due(self.driver.now_ms, 2)
-        self.do(EndLeases(due))
+        records = self.driver.state.subscriptions.records.values()
+        times = [(one.due_ms, one.number) for one in records if one.due_ms is not None]
+        due = [number for at_ms, number in sorted(times) if at_ms <= self.driver.now_ms]
+        self.do(EndLeases(due[:2]))
 
     # -- expectations -------------------------------------------------------------------------
 
