@@ -57,13 +57,15 @@ ACTING = "state.db"
 # the clock and fetches keys.
 PURE_MAY_IMPORT = {
     "__future__", "base64", "binascii", "bisect", "collections", "crc32c",
-    "cryptography.exceptions.InvalidSignature", "cryptography.exceptions.UnsupportedAlgorithm",
+    "cryptography.exceptions.InvalidSignature", "cryptography.exceptions.InvalidTag",
+    "cryptography.exceptions.UnsupportedAlgorithm",
     "cryptography.hazmat.primitives.asymmetric.ed25519.Ed25519PrivateKey",
-    "cryptography.hazmat.primitives.asymmetric.ed25519.Ed25519PublicKey", "dataclasses", "enum",
-    "functools", "hashlib", "heapq", "hmac", "itertools", "json", "jsonschema_rs",
+    "cryptography.hazmat.primitives.asymmetric.ed25519.Ed25519PublicKey",
+    "cryptography.hazmat.primitives.ciphers.aead.ChaCha20Poly1305", "dataclasses", "enum",
+    "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools", "json", "jsonschema_rs",
     "jwt.algorithms.get_default_algorithms", "jwt.exceptions.PyJWTError", "math", "msgspec",
     "operator", "random.Random", "re", "string", "struct", "typing",
-    "urllib.parse.unquote_to_bytes", "zlib",
+    "urllib.parse.quote", "urllib.parse.unquote_to_bytes", "zlib",
 }  # fmt: skip
 ACTING_CALLS = {"open", "print", "input", "Random", "SystemRandom"}
 
