@@ -156,7 +156,7 @@ def test_every_key_of_a_secret_is_hidden() -> None:
         key
         for key in keys_of(Config)
         if any(word in key for word in ("token", "secret", "password", "access_key"))
-    } - {"cluster.secret_file", "heads.token_file"}
+    } - {"cluster.secret_file", "heads.token_file", "subscriptions.secret_file"}
     assert secret
     given = {
         section: "".join(

@@ -16,6 +16,7 @@ from streamd.config.settings import (
     ServerConfig,
     split_address,
 )
+from streamd.config.subscriptions import subscriptions_fault
 from streamd.config.supervisor import supervisor_fault
 from streamd.objectstore.objects import MAX_OBJECT_BYTES
 from streamd.process.addresses import is_loopback
@@ -70,6 +71,8 @@ def check(config: Config) -> None:
     has_cold_store = config.cold.backend != "none"
     if (fault := heads_fault(config.heads, has_cold_store=has_cold_store)) is not None:
         raise ConfigError(f"heads.{fault}")
+    if (fault := subscriptions_fault(config.subscriptions)) is not None:
+        raise ConfigError(f"subscriptions.{fault}")
     if (fault := supervisor_fault(config.supervisor)) is not None:
         raise ConfigError(f"supervisor.{fault}")
     if config.cold.backend != "none" and server.max_body_bytes > MAX_COLD_BODY_BYTES:

@@ -29,6 +29,7 @@ from streamd.config.settings import (
     ServerConfig,
     StorageConfig,
 )
+from streamd.config.subscriptions import SubscriptionsConfig
 from streamd.config.supervisor import SupervisorConfig
 from streamd.process.cures import cure
 
@@ -43,6 +44,7 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "admin": AdminConfig,
     "storage": StorageConfig,
     "heads": HeadsConfig,
+    "subscriptions": SubscriptionsConfig,
     "supervisor": SupervisorConfig,
 }
 # A name of its own, because operators pass it to the command line as well.

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from streamd.auth.scopes import ScopeError, parse_scope
 from streamd.config.auth import CertificateConfig, JwtConfig
 from streamd.config.heads import HeadsConfig
+from streamd.config.subscriptions import SubscriptionsConfig
 from streamd.config.supervisor import SupervisorConfig
 from streamd.process.redaction import shown
 from streamd.transport.credentials import DEFAULT_TLS_NAME
@@ -228,6 +229,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
     storage: StorageConfig = msgspec.field(default_factory=StorageConfig)
     heads: HeadsConfig = msgspec.field(default_factory=HeadsConfig)
+    subscriptions: SubscriptionsConfig = msgspec.field(default_factory=SubscriptionsConfig)
     supervisor: SupervisorConfig = msgspec.field(default_factory=SupervisorConfig)
 
     @property
