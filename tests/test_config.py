@@ -138,6 +138,8 @@ def test_environment_values_are_parsed_by_the_type_of_the_key() -> None:
         ('[subscriptions]\ncallback_url = "https://a.example/?b"', "subscriptions.callback_url"),
         ('[subscriptions]\nsecret_file = ""', "subscriptions.secret_file is empty"),
         ("[subscriptions]\nmax_deliveries = 0", "subscriptions.max_deliveries"),
+        ('[subscriptions]\nca = ""', "subscriptions.ca is empty"),
+        ('[subscriptions]\nallowed_networks = ["10.0.0.1/8"]', "subscriptions.allowed_networks"),
         ("version = 2", "version"),
         ("[server", "not TOML"),
         ('[server]\ntls_key = "$STREAMD_TEST_ABSENT"', "server.tls_key: the environment variable"),
