@@ -24,7 +24,7 @@ LAYERS = (
     {"config"},
     {"credentials", "hosts"},
     {"group", "inspection"},
-    {"audit_trail", "cluster", "tiering"},
+    {"audit_trail", "cluster", "delivery", "tiering"},
     {"backup"},
     {"node"},
     {"http"},

@@ -167,6 +167,12 @@ def is_public(address: Address) -> bool:
     )
 
 
+def host_of(url: str) -> str:
+    """The host in a URL that was accepted, as a name for where its webhooks go."""
+    match = _URL.fullmatch(url)
+    return "" if match is None else match["host"].lower()
+
+
 def parse_network(text: str) -> Net:
     """A network as ``10.1.0.0/16``. Raises `ValueError`."""
     return ip_network(text)
