@@ -280,8 +280,8 @@ async def test_log_time_never_goes_back_when_the_clock_does(tmp_path: Path) -> N
         await append_to(node, "a", b"x")
         stream = await node.reads.stream(key("a"))
         assert stream is not None
-        assert stream.last_write_ms == 5_000_000
-        assert node.group.now_ms() == 5_000_000
+        # Until the clock has caught up, log time goes on more slowly.
+        assert 5_000_000 <= stream.last_write_ms <= node.group.now_ms() < 5_060_000
 
 
 async def test_an_expired_stream_is_removed_without_a_request(tmp_path: Path) -> None:

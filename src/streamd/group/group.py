@@ -12,6 +12,7 @@ from streamd.group.commit_announcer import CommitAnnouncer
 from streamd.group.committed_log import CommittedLog
 from streamd.group.drafts import Drafting, PendingEntry
 from streamd.group.forwarding import Forwarding
+from streamd.group.log_clock import LogClock
 from streamd.group.packages import ForeignPackage, OwnPackages
 from streamd.group.peers import ChangeListener, NoPeers, Peers
 from streamd.group.proposals import OutcomeUnknown, Proposal, ProposalQueue, Unavailable
@@ -76,7 +77,7 @@ class Group:
         self.state = machine.state
         self.tick_s = tick_s
         self._core = core
-        self._clock_ms = clock_ms
+        self._clock = LogClock(clock_ms)
         self._metrics = metrics
         self._listener = listener
         self._peers = peers or NoPeers()
@@ -126,8 +127,8 @@ class Group:
         self._sweeper = Sweeper(self, stores.state, run_blocking)
 
     def now_ms(self) -> int:
-        """Current log time: the wall clock, but never before an entry already stamped."""
-        return max(self._clock_ms(), self.state.header.log_ms)
+        """Current log time (`LogClock`)."""
+        return self._clock.now_ms(self.state.header.log_ms)
 
     def watch(self, applied: Applied, turned: Callable[[], None]) -> None:
         """Call `applied` with the commands of each entry, before anyone learns their outcomes, and
