@@ -127,8 +127,11 @@ class Subscribed(Driver):
 
     def end_leases(self) -> None:
         """What the leader does about everything that is due."""
-        due = self.state.subscriptions.due.due(self.now_ms, 100)
+        times = self.state.subscriptions.due
+        due = times.take(self.now_ms, 100)
         assert self.do(EndLeases([0, *due])).result is Result.DONE
+        for number in due:
+            times.put_back(number)
 
     # -- what is listed -----------------------------------------------------------------------
 

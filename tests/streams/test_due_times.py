@@ -24,8 +24,25 @@ def test_the_earliest_times_are_due_first(
     order = sorted((at_ms, number) for number, at_ms in expected.items())
     assert times.next_ms == (order[0][0] if order else None)
     due = [number for at_ms, number in order if at_ms <= until_ms][:limit]
-    assert times.due(until_ms, limit) == due
-    assert times.due(until_ms, limit) == due, "they stay due"
+    assert times.take(until_ms, limit) == due
+    assert not {*times.take(until_ms, limit)} & {*due}, "they were taken"
+    for number in due:
+        times.put_back(number)
+        times.put_back(number)
+    times.put_back(99)
+    assert times.take(until_ms, limit) == due
+    times.restart()
+    assert times.take(until_ms, 100) == [number for at_ms, number in order if at_ms <= until_ms]
+
+
+def test_a_number_that_was_taken_is_due_at_another_time() -> None:
+    times = DueTimes()
+    times.set(1, 5)
+    assert times.take(10, 10) == [1]
+    times.set(1, 5)
+    assert times.next_ms is None
+    times.set(1, 6)
+    assert times.take(10, 10) == [1]
 
 
 def test_replaced_times_do_not_pile_up() -> None:
@@ -34,4 +51,4 @@ def test_replaced_times_do_not_pile_up() -> None:
         times.set(1, at_ms)
         times.set(2, at_ms)
     assert len(times._heap) < 1_100
-    assert times.due(10**6, 10) == [1, 2]
+    assert times.take(10**6, 10) == [1, 2]

@@ -8,7 +8,14 @@ from msgspec.structs import replace
 from streamd.streams import keys, links, subscribing
 from streamd.streams.commands import RenewIncarnations, Result
 from streamd.streams.subscription_commands import AddSubscriptionKey
-from streamd.subscriptions.model import SubscriptionConfig, SubscriptionKey
+from streamd.subscriptions.keys import (
+    KEPT_MS,
+    MAX_SUBSCRIPTION_KEYS,
+    PUBLIC_KEY_BYTES,
+    SECRET_BYTES,
+    SubscriptionKey,
+)
+from streamd.subscriptions.model import SubscriptionConfig
 from tests.streams.driver import JSON
 from tests.streams.subscribed import HOOK, PULL, Subscribed, stamp_of
 
@@ -291,26 +298,38 @@ def test_so_many_subscriptions_may_be_linked_to_a_stream(
 # -- keys ------------------------------------------------------------------------------------------
 
 
-def key_of(secret: bytes, kind: str = "mac") -> SubscriptionKey:
-    return SubscriptionKey(kind, b"", secret)  # type: ignore[arg-type]
+def key_of(number: int) -> SubscriptionKey:
+    return SubscriptionKey(number, b"p" * PUBLIC_KEY_BYTES, bytes((number,)) * SECRET_BYTES)
 
 
 def test_a_key_and_the_one_before_it_stay(driver: Subscribed) -> None:
-    for number in range(4):
-        added = driver.do(AddSubscriptionKey(number, key_of(b"%d" % number)))
-        assert added.result is Result.DONE
-    assert driver.do(AddSubscriptionKey(4, key_of(b"s", "signing"))).result is Result.DONE
-    assert driver.do(AddSubscriptionKey(4, key_of(b"late"))).result is Result.STALE
+    for number in range(1, 5):
+        assert driver.do(AddSubscriptionKey(key_of(number))).result is Result.DONE
+        driver.now_ms += KEPT_MS
+    assert driver.do(AddSubscriptionKey(key_of(4))).result is Result.STALE
     driver.flush()
     driver.reopen()
     found = driver.state.subscriptions.keys
-    assert {number: one.secret for number, one in found.items()} == {2: b"2", 3: b"3", 4: b"s"}
-    assert found[4].added_ms == driver.now_ms
+    assert {number: one.secret[:1] for number, one in found.items()} == {3: b"\3", 4: b"\4"}
+    assert found[4].added_ms == driver.now_ms - KEPT_MS
+
+
+def test_too_many_keys_in_a_day_are_refused(driver: Subscribed) -> None:
+    for number in range(1, MAX_SUBSCRIPTION_KEYS + 1):
+        assert driver.do(AddSubscriptionKey(key_of(number))).result is Result.DONE
+    further = AddSubscriptionKey(key_of(MAX_SUBSCRIPTION_KEYS + 1))
+    assert driver.do(further).result is Result.TOO_MANY_SUBSCRIPTION_KEYS
+    assert len(driver.state.subscriptions.keys) == MAX_SUBSCRIPTION_KEYS
+
+
+def test_a_key_without_the_sizes_of_one_is_invalid(driver: Subscribed) -> None:
+    for wrong in (SubscriptionKey(1, b"", b""), replace(key_of(1), number=-1)):
+        assert driver.do(AddSubscriptionKey(wrong)).result is Result.INVALID
 
 
 def test_another_cluster_makes_its_own_keys(driver: Subscribed) -> None:
     """So nothing that the former one has handed out is taken for its own."""
-    driver.do(AddSubscriptionKey(0, key_of(b"mac")))
+    driver.do(AddSubscriptionKey(key_of(1)))
     driver.flush()
     driver.do(RenewIncarnations(7))
     driver.flush()

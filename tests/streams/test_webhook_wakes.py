@@ -31,7 +31,7 @@ def hook(driver: Subscribed) -> Subscribed:
 
 def test_a_webhook_is_due_when_it_is_woken(hook: Subscribed) -> None:
     records = hook.state.subscriptions
-    assert records.due.due(hook.now_ms, 10) == [hook.named("hook").number]
+    assert records.due.take(hook.now_ms, 10) == [hook.named("hook").number]
     assert hook.begin().result is Result.DONE
     assert records.due.next_ms == hook.now_ms + LEASE_MS
     assert hook.begin().result is Result.STALE, "another leader has begun it"

@@ -122,6 +122,8 @@ def is_applicable(command: Command) -> bool:
             return key.has_sizes and key.node_id >= 0
         case RecordOperation(operation=operation):
             return operation.fits
+        case AddSubscriptionKey(key=key):
+            return key.number >= 0 and key.has_sizes
         case _:
             return True
 
@@ -139,7 +141,6 @@ _OF_LEADER = frozenset(
         EndProducers,
         RecordOperation,
         RaiseLevel,
-        AddSubscriptionKey,
         BeginDelivery,
         EndDelivery,
         EndLeases,
@@ -220,6 +221,8 @@ def _judged(command: Command) -> _Judged:
             return iter((("subscription_id", is_id(name)),))
         case ClaimWake() | AcknowledgeWake() | ReleaseWake():
             return _judged_worker(command)
+        case AddSubscriptionKey():
+            return iter((("key", is_applicable(command)),))
         case _:
             return iter((("type", False),))
 

@@ -25,8 +25,7 @@ class DueTimes:
         self._times[number] = at_ms
         heappush(self._heap, (at_ms, number))
         if len(self._heap) > 2 * len(self._times) + _MOST_REPLACED:
-            self._heap = [(at_ms, number) for number, at_ms in self._times.items()]
-            heapify(self._heap)
+            self.restart()
 
     @property
     def next_ms(self) -> int | None:
@@ -34,20 +33,31 @@ class DueTimes:
         self._drop_replaced()
         return self._heap[0][0] if self._heap else None
 
-    def due(self, until_ms: int, limit: int) -> list[int]:
+    def take(self, until_ms: int, limit: int) -> list[int]:
         """Up to `limit` of the numbers whose time has come by `until_ms`, the earliest first. They
-        stay due until their time is set again."""
-        found: list[tuple[int, int]] = []
+        are not due again until their time is another one, or `put_back` is called."""
+        found: list[int] = []
         while len(found) < limit:
             self._drop_replaced()
             if not self._heap or self._heap[0][0] > until_ms:
                 break
-            one = heappop(self._heap)
-            if one not in found[-1:]:
-                found.append(one)
-        for one in found:
-            heappush(self._heap, one)
-        return [number for _, number in found]
+            earliest = heappop(self._heap)
+            # A time that was set again after another is there twice.
+            while self._heap and self._heap[0] == earliest:
+                heappop(self._heap)
+            found.append(earliest[1])
+        return found
+
+    def put_back(self, number: int) -> None:
+        """Let a number that was taken be due at its time, if it has one."""
+        at_ms = self._times.get(number)
+        if at_ms is not None:
+            heappush(self._heap, (at_ms, number))
+
+    def restart(self) -> None:
+        """Let all numbers be due at their times, whichever were taken."""
+        self._heap = [(at_ms, number) for number, at_ms in self._times.items()]
+        heapify(self._heap)
 
     def _drop_replaced(self) -> None:
         while self._heap and self._times.get(self._heap[0][1]) != self._heap[0][0]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 
-from msgspec.structs import replace
-
 from streamd.streams import links
 from streamd.streams.commands import Outcome, Result
 from streamd.streams.model import Stream
@@ -32,6 +30,7 @@ from streamd.streams.subscription_commands import (
 )
 from streamd.streams.wakes import Wakes
 from streamd.subscriptions import transitions
+from streamd.subscriptions.keys import TooManyKeys, with_key
 from streamd.subscriptions.model import (
     MAX_LINKS,
     MAX_NAMED,
@@ -288,9 +287,13 @@ class Subscribing:
 
     def _add_key(self, command: AddSubscriptionKey, now_ms: int) -> Outcome:
         records = self._state.subscriptions
-        if command.number != records.next_key:
+        try:
+            kept = with_key(tuple(records.keys.values()), command.key, now_ms)
+        except TooManyKeys:
+            return Outcome(Result.TOO_MANY_SUBSCRIPTION_KEYS)
+        if kept is None:
             return Outcome(Result.STALE)
-        records.add_key(replace(command.key, added_ms=now_ms))
+        records.keep_keys(kept)
         return Outcome(Result.DONE)
 
     def _begin_delivery(self, command: BeginDelivery, now_ms: int) -> Outcome:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from streamd.streams.bounds import Number
-from streamd.subscriptions.model import Ack, SubscriptionConfig, SubscriptionKey, WakeStamp
+from streamd.subscriptions.keys import SubscriptionKey
+from streamd.subscriptions.model import Ack, SubscriptionConfig, WakeStamp
 
 
 class PutSubscription(msgspec.Struct, frozen=True, array_like=True, tag="put-subscription"):
@@ -85,10 +86,10 @@ class ReleaseWake(msgspec.Struct, frozen=True, array_like=True, tag="release-wak
 
 
 class AddSubscriptionKey(msgspec.Struct, frozen=True, array_like=True, tag="add-subscription-key"):
-    """A key of the cluster becomes the `number`-th one, from 0, and the one in use of its kind:
-    `DONE`, or `STALE` if another has that number by then. Of each kind the key before it stays."""
+    """A key of the cluster becomes the one in use, and those of before stay for a while
+    (`keys.with_key`): `DONE`; `STALE` if another has its number by then;
+    `TOO_MANY_SUBSCRIPTION_KEYS`."""
 
-    number: Number
     key: SubscriptionKey
 
 

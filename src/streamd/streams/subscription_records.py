@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TypeVar
 
 import msgspec
@@ -12,7 +12,8 @@ from streamd.streams.due_times import DueTimes
 from streamd.streams.link_rows import LinkRows
 from streamd.streams.tables import KeyValue
 from streamd.subscriptions.globs import PatternIndex
-from streamd.subscriptions.model import MAX_KEYS, Subscription, SubscriptionKey
+from streamd.subscriptions.keys import SubscriptionKey
+from streamd.subscriptions.model import Subscription
 from streamd.subscriptions.paths import path_of
 
 _ROWS_AT_ONCE = 1_000
@@ -163,27 +164,15 @@ class SubscriptionRecords:
         """The cluster's keys by number, in the order in which they were added."""
         return self._keys
 
-    @property
-    def next_key(self) -> int:
-        """The number of the next key."""
-        return max(self._keys, default=-1) + 1
-
-    def add_key(self, key: SubscriptionKey) -> None:
-        """Add a key, and forget the oldest of its kind if there are too many."""
-        number = self.next_key
-        self._keys[number] = key
-        self._dirty_keys.add(number)
-        of_kind = [each for each, one in self._keys.items() if one.kind == key.kind]
-        for each in of_kind[:-MAX_KEYS]:
-            del self._keys[each]
-            self._dirty_keys.add(each)
+    def keep_keys(self, kept: Iterable[SubscriptionKey]) -> None:
+        """These are the keys from now on."""
+        known, self._keys = self._keys, {key.number: key for key in kept}
+        self._dirty_keys |= known.keys() ^ self._keys.keys()
         self.version = object()
 
     def forget_keys(self) -> None:
         """Forget all keys: another cluster makes its own."""
-        self._dirty_keys |= self._keys.keys()
-        self._keys = {}
-        self.version = object()
+        self.keep_keys(())
 
     # -- storing ------------------------------------------------------------------------------
 

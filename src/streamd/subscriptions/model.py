@@ -17,8 +17,6 @@ MAX_NAMED = 1_000
 MAX_NAMED_IN_ALL = 250_000
 # Subscriptions that may be linked to one stream: an append may wake all of them.
 MAX_LINKS = 1_000
-# Keys of a kind that are kept: the one in use, and the one before it.
-MAX_KEYS = 2
 
 MIN_LEASE_MS, DEFAULT_LEASE_MS, MAX_LEASE_MS = 1_000, 30_000, 600_000
 MAX_ID_CHARACTERS = 256
@@ -29,7 +27,6 @@ MAX_WHY_CHARACTERS = 500
 MAX_ACKS = 1_000
 
 Kind = Literal["webhook", "pull-wake"]
-KeyKind = Literal["signing", "mac"]
 
 # Fits into a key, and into the integers of any language.
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -156,21 +153,6 @@ class Ack(msgspec.Struct, frozen=True, array_like=True, gc=False):
     key: bytes
     record: _Number
     byte: _Number
-
-
-class SubscriptionKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A key of the cluster for subscriptions: it signs what webhooks get, or authenticates tokens.
-
-    `public` is the Ed25519 public key of a signing key. `secret` is the private key or the MAC key
-    in the clear, or sealed with the configured secret that `sealed_by` names. `added_ms` is log
-    time: the machine sets it.
-    """
-
-    kind: KeyKind
-    public: bytes
-    secret: bytes
-    sealed_by: bytes = b""
-    added_ms: int = 0
 
 
 class WakeReport(msgspec.Struct, frozen=True, array_like=True, gc=False):

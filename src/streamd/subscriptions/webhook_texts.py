@@ -5,7 +5,6 @@ from __future__ import annotations
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import Literal
 from urllib.parse import quote
 
 import msgspec
@@ -22,7 +21,7 @@ class NotifiedStream(msgspec.Struct, frozen=True):
     """One stream of a subscription; offsets are tokens (`Position.token`)."""
 
     path: str
-    link_type: Literal["glob", "explicit"]
+    link_type: str
     acked_offset: str
     tail_offset: str
     has_pending: bool
