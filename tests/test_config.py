@@ -134,7 +134,10 @@ def test_environment_values_are_parsed_by_the_type_of_the_key() -> None:
         ('[supervisor]\nkind = "kubernetes"\npod = "-x"', "supervisor.pod: '-x' names no pod"),
         ('[supervisor]\nkind = "kubernetes"\nstateful_set = "A"', "names no stateful set"),
         ('[supervisor]\nkind = "kubernetes"\nimage = "-x"', "supervisor.image"),
-        ('[subscriptions]\ncallback_url = "streams.example"', "subscriptions.callback_url: 'streams"),
+        (
+            '[subscriptions]\ncallback_url = "streams.example"',
+            "subscriptions.callback_url: 'streams",
+        ),
         ('[subscriptions]\ncallback_url = "https://a.example/?b"', "subscriptions.callback_url"),
         ('[subscriptions]\nsecret_file = ""', "subscriptions.secret_file is empty"),
         ("[subscriptions]\nmax_deliveries = 0", "subscriptions.max_deliveries"),

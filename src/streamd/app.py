@@ -48,6 +48,8 @@ from streamd.config.settings import (
     ServerConfig,
 )
 from streamd.credentials.tls_files import TlsFiles
+from streamd.delivery import webhooks
+from streamd.delivery.sender import Poster
 from streamd.group.stores import Stores
 from streamd.http.access.authority import Authority
 from streamd.http.application import HttpApplication
@@ -106,7 +108,7 @@ class Environment:
     and `open_log_thread` opens a thread for those that touch the log, one at a time. Without a
     `network` the peers use TCP, at `cluster.listen`; without `cold` the object store is the one
     that the section ``[cold]`` names. `disk_space` looks at a file system. `hosts` acts on the
-    hosts of nodes, for operations on the cluster.
+    hosts of nodes, for operations on the cluster, and `poster` posts webhooks.
     """
 
     clock_ms: Callable[[], int] = wall_clock_ms
@@ -118,6 +120,7 @@ class Environment:
     cold: AsyncObjectStore | None = None
     disk_space: Callable[[Path], DiskSpace] = disk_space
     hosts: HostControl | None = None
+    poster: Poster | None = None
 
 
 class App:
@@ -147,6 +150,7 @@ class App:
         self.cluster = self._cluster()
         self.identity_provider = identity_provider(config, self._environment.random)
         self._listed = listed_certificates(config)
+        self._webhooks = webhooks.configured(config, self._environment.poster)
         self._targets = open_targets(config.heads, config.cold, self._environment.run_blocking)
 
     @asynccontextmanager
@@ -276,6 +280,7 @@ class App:
             publish=self._targets,
             publish_every_s=config.heads.publish_every_s,
             hosts=self._host_control(),
+            webhooks=self._webhooks,
         )
         self._leader_operations = LeaderOperations(self.node)
         self._reports = NodeReports(
@@ -291,6 +296,7 @@ class App:
         text = "Log lines suppressed by the rate limit."
         self.metrics.gauge("log_suppressed", text, suppressed_lines)
         status.export(self.node, self.metrics)
+        self.node.deliverer.export(self.metrics)
         cold_status.export(self.node, self.metrics)
         cursors = Cursors(environment.clock_ms, environment.random)
         self.roots = self._roots()

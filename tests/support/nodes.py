@@ -11,6 +11,7 @@ import trio
 
 from streamd.app import App, Environment
 from streamd.config.settings import ColdConfig, Config
+from streamd.config.subscriptions import SubscriptionsConfig
 from streamd.group.stores import Stores
 from streamd.http.streams.live import Hub
 from streamd.node.node import UNGUARDED, Node, wall_clock_ms
@@ -69,6 +70,7 @@ async def running_node(
     cold_config: ColdConfig | None = None,
     run_blocking: RunBlocking = in_thread,
     open_log_thread: OpenThread = own_thread,
+    subscriptions: SubscriptionsConfig | None = None,
 ) -> AsyncIterator[Node]:
     """A recovered node; stopped and closed properly at the end."""
     stores = await in_thread(Stores.open, directory, 1)
@@ -79,7 +81,11 @@ async def running_node(
         open_log_thread=open_log_thread,
         cold=cold,
     )
-    config = Config(cold=cold_config or ColdConfig(), storage=UNGUARDED)
+    config = Config(
+        cold=cold_config or ColdConfig(),
+        storage=UNGUARDED,
+        subscriptions=subscriptions or SubscriptionsConfig(),
+    )
     try:
         app = App(config, stores, environment, hub=listener or Witness())
         async with app.running():

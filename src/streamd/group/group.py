@@ -88,6 +88,7 @@ class Group:
         self._wake = self._loop.wake
         self._turned: Callable[[], None] = lambda: None
         self._changes_made = trio.lowlevel.ParkingLot()  # wakes `_publish`
+        self._subscriptions = self.state.subscriptions.version
         self.view = GroupView(core, self._wake)
 
         # From a write to an entry.
@@ -191,6 +192,9 @@ class Group:
             self._peers.configured(configuration)
         self._writer.start_next()
         self.view.turn_taken.unpark_all()
+        if self.state.subscriptions.version is not self._subscriptions:
+            self._subscriptions = self.state.subscriptions.version
+            self.view.subscriptions_changed.unpark_all()
         self._turned()
         if applied_index > applied_before:
             self._flusher.changed()

@@ -28,6 +28,8 @@ class GroupView:
         # The group unparks them: at the end of each turn, and when role, leader or term changed.
         self.turn_taken = trio.lowlevel.ParkingLot()
         self.leader_or_term_changed = trio.lowlevel.ParkingLot()
+        # When something about subscriptions has changed in the state.
+        self.subscriptions_changed = trio.lowlevel.ParkingLot()
 
     # -- roles --------------------------------------------------------------------------------
 

@@ -24,6 +24,9 @@ from streamd.cluster.administration import Administration
 from streamd.cluster.cluster import Cluster
 from streamd.cluster.shipping import SnapshotReceiver, SnapshotSender
 from streamd.config.settings import ClusterConfig, ColdConfig, StorageConfig
+from streamd.delivery.deliverer import Deliverer
+from streamd.delivery.keyring import Keyring
+from streamd.delivery.webhooks import Webhooks
 from streamd.group.group import Group
 from streamd.group.log_formats import TREE_FORMAT, LogFormats
 from streamd.group.peers import ChangeListener, NoPeers
@@ -88,9 +91,11 @@ class Node:
         publish: Sequence[HeadTarget] = (),
         publish_every_s: float = 60.0,
         hosts: HostControl | None = None,
+        webhooks: Webhooks | None = None,
     ) -> None:
-        """`secrets` makes what nobody may guess. The leader sends heads of the log to `publish`.
-        `hosts` acts on the hosts of nodes, for operations; without it the operator does.
+        """`secrets` makes what nobody may guess. The leader sends heads of the log to `publish`,
+        and `webhooks` to receivers. `hosts` acts on the hosts of nodes, for operations; without it
+        the operator does.
 
         Blocks for a read or two. Raises `StorageError` when the stores do not fit together.
         """
@@ -124,6 +129,11 @@ class Node:
         reader = ColdReader(None) if self.cold_tier is None else self.cold_tier.reader
         self.reads = Reads(state, stores.state, reader, run_blocking)
         self.subscriptions = SubscriptionReads(self.group, self.reads, stores.state, run_blocking)
+        webhooks = webhooks or Webhooks()
+        self.keyring = Keyring(self.group, webhooks, self._secrets)
+        self.deliverer = Deliverer(
+            self.group, self.keyring, webhooks, self.subscriptions.for_wake, clock_ms
+        )
         self.prover = None if self.archive is None else Prover(self.archive, self.reads)
         self.foresight = Foresight(self.group, self.reads)
         self.lookup = PositionLookup(self.group, self.reads, self.foresight)
@@ -308,6 +318,7 @@ class Node:
                 nursery.start_soon(self.cold_tier.run)
             if self.operations is not None:
                 nursery.start_soon(self.operations.run)
+            nursery.start_soon(self.deliverer.run)
             yield
             if self.cluster is not None:
                 self.cluster.member = None
