@@ -62,6 +62,25 @@ def test_a_target_is_permitted_if_a_pattern_is_its_text_or_begins_it(
     assert compiled.permit("read", key(bucket, "")) == of_bucket
 
 
+@given(st.lists(patterns(), min_size=1, max_size=8), buckets, names, names)
+@example(["a/b*"], "a", "b", "c")
+@example(["a/b"], "a", "b", "")
+def test_all_targets_with_a_beginning_are_permitted_only_by_a_pattern_that_begins_it(
+    given_patterns: list[str], bucket: str, name: str, further: str
+) -> None:
+    try:
+        compiled = scopes_of(*(f"read:{pattern}" for pattern in given_patterns))
+    except ScopeError:
+        return
+    beginning = key(bucket, name)
+    covering = [one for one in given_patterns if one.endswith("*")]
+    expected = any(f"{bucket}/{name}".startswith(one[:-1]) for one in covering)
+    assert compiled.permit_all("read", beginning) == expected
+    if expected:
+        assert compiled.permit("read", beginning + further.encode())
+    assert compiled.permit_all("append", beginning) is False
+
+
 @given(st.lists(patterns(), min_size=1, max_size=8), buckets, st.lists(names, max_size=8))
 def test_the_names_of_a_bucket_are_those_of_permitted_streams(
     given_patterns: list[str], bucket: str, listed: list[str]

@@ -34,6 +34,7 @@ Verb = Literal[
     "delete",
     "fork",
     "snapshot",
+    "subscribe",
     "list",
     "admin",
     "operate",
@@ -171,8 +172,12 @@ class _Patterns:
     def match(self, target: bytes) -> bool:
         if target in self.exact:
             return True
-        at = bisect_right(self.prefixes, target)
-        return at > 0 and target.startswith(self.prefixes[at - 1])
+        return self.match_all(target)
+
+    def match_all(self, prefix: bytes) -> bool:
+        """Whether all targets match that begin so."""
+        at = bisect_right(self.prefixes, prefix)
+        return at > 0 and prefix.startswith(self.prefixes[at - 1])
 
 
 class NamePattern(NamedTuple):
@@ -198,6 +203,11 @@ class Scopes:
         """Whether a scope has the verb and matches the target."""
         patterns = self._by_verb.get(verb)
         return patterns is not None and patterns.match(target)
+
+    def permit_all(self, verb: Verb, prefix: bytes) -> bool:
+        """Whether `permit` is true for all targets that begin so."""
+        patterns = self._by_verb.get(verb)
+        return patterns is not None and patterns.match_all(prefix)
 
     def names(self, verb: Verb, bucket: bytes) -> list[NamePattern]:
         """The names of streams in a bucket for which `permit` is true, in order, each matched by

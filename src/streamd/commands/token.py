@@ -57,8 +57,8 @@ def create(
 ) -> None:
     """Create a token, and print it. It is never shown again.
 
-    Verbs: read, append, create, close, delete, fork, snapshot, list, admin, operate. Patterns:
-    BUCKET/NAME, BUCKET/PREFIX*, BUCKET/ (the bucket itself), BUCKETS*, or * for everything.
+    Verbs: read, append, create, close, delete, fork, snapshot, subscribe, list, admin, operate.
+    Patterns: BUCKET/NAME, BUCKET/PREFIX*, BUCKET/ (the bucket itself), BUCKETS*, or * for all.
     """
     body = {"name": name, "scopes": scopes, "expires_in_s": expires_in_s}
     _print_secret(operator.post("/auth/tokens", body), as_json)

@@ -15,7 +15,7 @@ from streamd.audit_trail.trail import note
 from streamd.auth import signed_urls, tokens
 from streamd.auth.scopes import parse_scopes
 from streamd.auth.tokens import shown_id
-from streamd.group.log_formats import TOKENS_FORMAT
+from streamd.group.log_formats import SUBSCRIPTIONS_FORMAT, TOKENS_FORMAT
 from streamd.group.proposals import Unavailable
 from streamd.http.admin.operator import Answer, Operator
 from streamd.protocol.problems import Problem
@@ -106,7 +106,11 @@ async def create(operator: Operator) -> Answer:
             f"a name has 1 to {tokens.MAX_NAME_CHARACTERS} of A-Z a-z 0-9 . _ @ -, begins with "
             "a letter or digit, and does not look like an id"
         )
-    parse_scopes(asked.scopes)
+    scopes = parse_scopes(asked.scopes)
+    is_new = any(one.verb == "subscribe" for one in scopes)
+    if is_new and not operator.node.log_formats.may_use(SUBSCRIPTIONS_FORMAT):
+        # A member of an earlier release would refuse the command that the others apply.
+        raise Problem.FEATURES_NOT_RAISED.error("the scope subscribe needs a higher feature level")
     token_id = operator.random.getrandbits(63)
     secret = tokens.mint(token_id, operator.random.randbytes(tokens.SECRET_BYTES))
     note(
