@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from streamd.auth import signed_urls, tokens
 from streamd.auth.signed_urls import METHODS, Grant
-from streamd.http.protocol.routing import BadPath, StreamRoute, Target, resolve
+from streamd.http.protocol.raw_paths import BadPath
+from streamd.http.protocol.routing import StreamRoute, Target, resolve
 
 TOKEN = tokens.mint(7, b"secr" * 5).encode()
 OTHER = tokens.mint(7, b"diff" * 5).encode()

@@ -12,7 +12,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["streamd.auth", "streamd.http"]):
-    from streamd.http.protocol import routing
+    from streamd.http.protocol import raw_paths
     from tests.fuzz.targets import TARGETS
 
 DIRECTORY = Path("build") / "fuzz"
@@ -24,7 +24,7 @@ def main() -> None:
     if "--plant" in options:
         options.remove("--plant")
         # As if its author had not thought of lower case.
-        routing._ESCAPED_SLASH = re.compile(rb"%2F")
+        raw_paths._ESCAPED_SLASH = re.compile(rb"%2F")
     corpus = DIRECTORY / name
     corpus.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(target.seeds):

@@ -13,7 +13,8 @@ from streamd.auth.jwt import JWTRefused, UnknownKey, verify
 from streamd.auth.scopes import ScopeError, Scopes, parse_scope
 from streamd.http.protocol import fields
 from streamd.http.protocol.heads import HeadParser
-from streamd.http.protocol.routing import BadPath, StreamRoute, path_of, resolve
+from streamd.http.protocol.raw_paths import BadPath
+from streamd.http.protocol.routing import StreamRoute, path_of, resolve
 from streamd.protocol.problems import ProblemError
 from tests.auth.provider import NOW_MS, POLICY, claims, key_set, signing_key
 

@@ -18,7 +18,8 @@ import jsonschema_rs
 
 from streamd.config.settings import Config
 from streamd.http.ops import create_ops_app
-from streamd.http.protocol.routing import BadPath, Target
+from streamd.http.protocol.raw_paths import BadPath
+from streamd.http.protocol.routing import Target
 from streamd.http.router import describe, find
 from streamd.node.leader_operations import LeaderOperations
 from streamd.node.node import wall_clock_ms

@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamd.client.names import BadName, parse_name
-from streamd.http.protocol.routing import BadPath, StreamRoute, resolve
+from streamd.http.protocol.raw_paths import BadPath
+from streamd.http.protocol.routing import StreamRoute, resolve
 
 ESCAPES = settings(derandomize=True, database=None, deadline=None, max_examples=300)
 # Text that is worth escaping: slashes, dots, percent signs, and what looks like escapes of them.

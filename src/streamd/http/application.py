@@ -18,14 +18,9 @@ from streamd.http.dispatcher import Beginning, Dispatcher
 from streamd.http.protocol.application import Begun, Fate, Later
 from streamd.http.protocol.fields import refuse_coding
 from streamd.http.protocol.messages import LateAnswer, LiveResponse, Parked, Request, Response
+from streamd.http.protocol.raw_paths import NO_SUCH_ROUTE, BadPath
 from streamd.http.protocol.refusals import REFUSALS
-from streamd.http.protocol.routing import (
-    NO_SUCH_ROUTE,
-    BadPath,
-    BucketRoute,
-    SnapshotRoute,
-    StreamRoute,
-)
+from streamd.http.protocol.routing import BucketRoute, SnapshotRoute, StreamRoute
 from streamd.http.router import RESOURCES, Found, Resource, find, find_operation, preflight
 from streamd.http.routes import Judge, Prompt
 from streamd.http.streams.large_writes import refusal_of_large_write

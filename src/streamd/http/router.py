@@ -18,8 +18,9 @@ from streamd.http.access.needs import OPEN, Need, NeedsOf
 from streamd.http.openapi import build, elements
 from streamd.http.protocol.fields import Headers
 from streamd.http.protocol.messages import Response
+from streamd.http.protocol.raw_paths import BadPath
 from streamd.http.protocol.refusals import error_response
-from streamd.http.protocol.routing import RESERVED_STREAM, BadPath, ListingRoute, Target, resolve
+from streamd.http.protocol.routing import RESERVED_STREAM, ListingRoute, Target, resolve
 from streamd.http.routes import OPERATIONS, STREAMS, Path, Route
 from streamd.process.diagnostics import FillLevel
 from streamd.protocol.headers import ACCEPT_ENCODING, HEADERS

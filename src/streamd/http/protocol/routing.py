@@ -7,12 +7,16 @@ segments is a bucket, created on first use, and a single segment lies in the buc
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote
 
-from streamd.http.protocol.messages import Response
-from streamd.http.protocol.refusals import error_response
+from streamd.http.protocol.raw_paths import (
+    ESCAPED_SLASH,
+    NO_SUCH_ROUTE,
+    BadPath,
+    decode,
+    has_escaped_slash,
+)
 from streamd.protocol.problems import Problem
 from streamd.streams.bounds import MAX_BUCKETED_BYTES
 from streamd.streams.keys import is_bucket_id, is_bucket_name, stream_key
@@ -25,9 +29,6 @@ MAX_PATH_BYTES = 1024
 _V1 = b"/v1/stream/"
 # Characters of a path segment that need no escaping (RFC 3986, pchar), besides letters and digits.
 _PATH_CHARACTERS = "-._~!$&'()*+,;=:@"
-_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-_ESCAPED_SLASH = re.compile(rb"%2F", re.IGNORECASE)
-_CONTROL = re.compile(rb"[\x00-\x1f\x7f\\]")
 
 
 class StreamRoute(NamedTuple):
@@ -80,16 +81,6 @@ class BatchRoute(NamedTuple):
     stream: StreamRoute
 
 
-class BadPath(NamedTuple):
-    """A path that names nothing, and the problem that says why."""
-
-    problem: Problem
-    detail: str = ""
-
-    def response(self) -> Response:
-        return error_response(*self)
-
-
 Target = (
     StreamRoute
     | BucketsRoute
@@ -103,7 +94,6 @@ Target = (
 )
 
 _BUCKETS = BucketsRoute()
-NO_SUCH_ROUTE = BadPath(Problem.NOT_FOUND)
 INVALID_BUCKET_ID = BadPath(Problem.INVALID_BUCKET_ID)
 RESERVED_STREAM = BadPath(
     Problem.INVALID_STREAM_ID, "the stream id `streams` is reserved: it lists the bucket"
@@ -119,10 +109,10 @@ def bucket_of(route: Target) -> bytes | None:
             return route.name
         case ListingRoute():
             return route.bucket
-        case BucketsRoute() | BadPath():
-            return None
-        case _:
+        case BatchRoute() | LatestSnapshotRoute() | SnapshotRoute() | BootstrapRoute():
             key = route.stream.key
+        case _:
+            return None
     return key[: key.index(b"\0")]
 
 
@@ -135,12 +125,12 @@ def resolve(path: bytes) -> Target | None:
     """What the raw path names; None if it is neither on the surface of streams nor of buckets."""
     if not path.startswith(_V1):
         return _resolve_bucketed(path)
+    raw = path[len(_V1) :]
     if len(path) > MAX_PATH_BYTES:
         return BadPath(Problem.INVALID_PATH, f"the path is longer than {MAX_PATH_BYTES} bytes")
-    if _ESCAPED_SLASH.search(path):
-        # A proxy with rules for paths would take the decoded path for another one.
-        return BadPath(Problem.INVALID_PATH, "the path has an escaped slash")
-    decoded = _decode(path[len(_V1) :])
+    if has_escaped_slash(path):
+        return ESCAPED_SLASH
+    decoded = decode(raw)
     if isinstance(decoded, BadPath):
         return decoded
     segments = decoded.split(b"/")
@@ -170,11 +160,11 @@ def _resolve_bucketed(path: bytes) -> Target | None:
     raw_bucket, slash, rest = path[1:].partition(b"/")
     if not raw_bucket or path.startswith(b"/v1/"):
         return None
-    bucket = _decode(raw_bucket)
+    bucket = decode(raw_bucket)
     if isinstance(bucket, BadPath):
         return bucket
     if not is_bucket_id(bucket):
-        is_listing = _decode(rest) == LISTING and is_bucket_name(bucket)
+        is_listing = decode(rest) == LISTING and is_bucket_name(bucket)
         return ListingRoute(bucket) if is_listing else INVALID_BUCKET_ID
     if not slash:
         return BucketRoute(bucket)
@@ -197,14 +187,14 @@ def _below(stream: StreamRoute, below: bytes) -> Target:
     if resource == b"snapshot" and b"/" not in rest:
         if not slash:
             return LatestSnapshotRoute(stream)
-        offset = _decode(rest)
+        offset = decode(rest)
         return offset if isinstance(offset, BadPath) else SnapshotRoute(stream, offset)
     return NO_SUCH_ROUTE
 
 
 def _stream_in(bucket: bytes, raw_name: bytes, path: bytes) -> StreamRoute | ListingRoute | BadPath:
     """The stream with that name, checked by the rules of the bucketed surface."""
-    name = _decode(raw_name)
+    name = decode(raw_name)
     if isinstance(name, BadPath):
         return name
     if name == LISTING:
@@ -216,21 +206,3 @@ def _stream_in(bucket: bytes, raw_name: bytes, path: bytes) -> StreamRoute | Lis
             Problem.INVALID_STREAM_ID, f"bucket and stream ids exceed {MAX_BUCKETED_BYTES} bytes"
         )
     return StreamRoute(stream_key(bucket, name), path, False)
-
-
-def _decode(raw: bytes) -> bytes | BadPath:
-    """Undo percent-encoding, refusing ambiguous and malformed paths."""
-    if b"%" in raw:
-        if _BAD_ESCAPE.search(raw):
-            return BadPath(Problem.INVALID_PATH, "the path has an invalid percent escape")
-        raw = unquote_to_bytes(raw)
-    if _CONTROL.search(raw):
-        return BadPath(Problem.INVALID_PATH, "the path has a control character or a backslash")
-    if not raw.isascii():
-        try:
-            raw.decode()
-        except UnicodeDecodeError:
-            return BadPath(Problem.INVALID_PATH, "the path is not UTF-8")
-    if b".." in raw and b".." in raw.split(b"/"):
-        return BadPath(Problem.INVALID_PATH, "the path has a .. segment")
-    return raw
