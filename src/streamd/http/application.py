@@ -20,7 +20,7 @@ from streamd.http.protocol.fields import refuse_coding
 from streamd.http.protocol.messages import LateAnswer, LiveResponse, Parked, Request, Response
 from streamd.http.protocol.raw_paths import NO_SUCH_ROUTE, BadPath
 from streamd.http.protocol.refusals import REFUSALS
-from streamd.http.protocol.routing import BucketRoute, SnapshotRoute, StreamRoute
+from streamd.http.protocol.routing import SnapshotRoute, StreamRoute
 from streamd.http.router import RESOURCES, Found, Resource, find, find_operation, preflight
 from streamd.http.routes import Judge, Prompt
 from streamd.http.streams.large_writes import refusal_of_large_write
@@ -104,10 +104,14 @@ class HttpApplication:
     def _head_refused(self, request: Request, found: Found) -> Response | LateAnswer | None:
         if found.resource.is_operation:
             return self._operation_refused(request, found.resource)
+        response: Response | LateAnswer | None
         try:
-            return self._admit(request, found)
+            response = self._admit(request, found)
         except REFUSALS as error:
-            return self._dispatcher.refusal(error)
+            response = self._dispatcher.refusal(error)
+        if response is not None and found.resource.is_guarded:
+            _keep_from_pages(response)
+        return response
 
     def _admit(self, request: Request, found: Found) -> LateAnswer | None:
         """Find the sender of a request that may have what it asks for, if anybody must say who they
@@ -121,6 +125,8 @@ class HttpApplication:
         needs_of = resource.needs.get(request.method) if is_required else OPEN
         try:
             self._stream_guard.check(request)
+            if resource.is_guarded:
+                self._check_page(request, resource)
             if needs_of is not None:
                 wanted = partial(needs_of, target, request.headers)
                 request.identity = self._authority.admit(request, wanted)
@@ -205,7 +211,7 @@ class HttpApplication:
                 response = target.response()
             elif (route := resource.routes.get(request.method)) is None:
                 response = resource.other(request.method, target)
-            elif isinstance(target, BucketRoute) and self._auditor.records(request):
+            elif resource.records(request.method) and self._auditor.records(request):
                 handling = partial(route.handler.handle, self._service, request, target)
                 response = await self._auditor.carry_out(request, partial(self._act, handling))
             else:
@@ -217,7 +223,8 @@ class HttpApplication:
                 await self._service.compressor.compress_any(request, response)
         except REFUSALS as error:
             response = self._dispatcher.refusal(error)
-            response.private = resource.is_guarded
+        if resource.is_guarded:
+            _keep_from_pages(response)
         if isinstance(response, Response | LiveResponse | LateAnswer):
             self._dispatcher.count(request, resource.label, response, started)
         return response
@@ -257,24 +264,30 @@ class HttpApplication:
     def _operation_refused(self, request: Request, resource: Resource) -> Response | None:
         """The answer to an operation that is not for this sender, or not for pages. Only refusals
         are charged to their senders: nothing may keep those out who can raise limits."""
-        response = None
-        if resource.is_guarded:
-            takes_post = "POST" in resource.routes
-            response = self._admin_guard.refusal(request, takes_post=takes_post)
         needs_of = resource.needs.get(request.method, resource.otherwise)
         is_closed = self._authority.is_required or request.path.startswith(_TOKENS)
-        if response is None and needs_of is not None and is_closed:
-            wanted = partial(needs_of, None, request.headers)
-            try:
+        try:
+            if resource.is_guarded:
+                self._check_page(request, resource)
+            if needs_of is not None and is_closed:
+                wanted = partial(needs_of, None, request.headers)
                 request.identity = self._authority.admit(request, wanted, takes_signed=False)
-            except REFUSALS as error:
-                response = self._dispatcher.refusal(error)
-        if response is None:
+        except REFUSALS as error:
+            response = self._dispatcher.refusal(error)
+        else:
             return None
         if late := self._rates.refusal(request):
             response = late.answer
         response.private = resource.is_guarded
         return response
+
+    def _check_page(self, request: Request, resource: Resource) -> None:
+        """Raises `ProblemError` for a page that may not use what is guarded."""
+        self._admin_guard.check(
+            request,
+            takes_post="POST" in resource.routes,
+            is_for_clients=not resource.is_operation,
+        )
 
     async def _operate(self, request: Request, resource: Resource) -> Response:
         """Answer a request for something that is neither a stream nor a bucket."""
@@ -283,7 +296,7 @@ class HttpApplication:
         if response := self._operation_refused(request, resource):
             return response
         asking = partial(self._ask, request, resource)
-        if self._auditor.records(request):
+        if resource.records(request.method) and self._auditor.records(request):
             response = await self._auditor.carry_out(request, asking)
         else:
             response = await asking()
@@ -308,6 +321,13 @@ class HttpApplication:
             return resource.label, resource.scopes(request.method, target, request.headers)
         except ProblemError:
             return resource.label, ()
+
+
+def _keep_from_pages(response: Response | LiveResponse | Parked) -> None:
+    """Let no page of another origin read an answer."""
+    answer = response.answer if isinstance(response, LateAnswer) else response
+    assert isinstance(answer, Response), "what is guarded is not live"
+    answer.private = True
 
 
 def check_coding(request: Request) -> None:

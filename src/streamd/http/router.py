@@ -44,8 +44,8 @@ class Resource:
     """The routes of a path, by their methods, and what they have in common.
 
     `needs` says what each method needs, and `otherwise` what those need that have no route. Web
-    pages may not use a resource that `is_guarded`. An operation that `is_for_clients` is served
-    with the streams, too, when operations have a listener of their own.
+    pages of other origins may not use a resource that `is_guarded`. An operation that
+    `is_for_clients` is served with the streams, too, when operations have a listener of their own.
     """
 
     def __init__(self, label: str, routes: Iterable[Route] = (), *, is_operation: bool) -> None:
@@ -58,13 +58,23 @@ class Resource:
         # Of what does not exist, too, so that strangers do not learn which operations do.
         self.otherwise = needs.admin if is_operation else OPEN
         self.is_operation = is_operation
-        self.is_guarded = is_operation and set(declared.values()) != {OPEN}
+        path = next((route.path for route in self.routes.values()), None)
+        is_closed = is_operation and set(declared.values()) != {OPEN}
+        self.is_guarded = is_closed or (path is not None and path.is_guarded)
+        self.is_recorded = is_operation or (path is not None and path.is_recorded)
         self.is_for_clients = set(declared.values()) <= {OPEN, needs.known}
 
     def scopes(self, method: str, target: Target | None, headers: Headers) -> Sequence[Need]:
         """What a request needs. Raises `ProblemError`."""
         needs_of = self.needs.get(method, self.otherwise)
         return () if needs_of is OPEN else needs_of(target, headers)
+
+    def records(self, method: str) -> bool:
+        """Whether the audit trail has requests with this method, if they change something. An
+        operation that needs no scope, such as the signing of a URL, administers nothing."""
+        if not self.is_operation:
+            return self.is_recorded
+        return self.needs.get(method, self.otherwise) not in (OPEN, needs.known)
 
     def other(self, method: str, target: Target | None) -> Response:
         """The answer to a method that has no route."""
@@ -178,6 +188,7 @@ def describe() -> elements.Json:
             errors=path.errors,
             id_suffix=path.id_suffix,
             guarded=resource.is_guarded,
+            recorded=resource.is_recorded,
         )
         for path, resource in _BY_PATH.items()
     )

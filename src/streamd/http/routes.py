@@ -65,13 +65,18 @@ class Handler(NamedTuple):
 
 class Path(NamedTuple):
     """Where routes are: a template, the label in the metrics, and for the OpenAPI document a tag,
-    errors of all methods, and a suffix of the names of operations that another path has, too."""
+    errors of all methods, and a suffix of the names of operations that another path has, too.
+
+    Pages of other origins may not use a path that `is_guarded`, and the audit trail has what
+    changes one that `is_recorded`: both are so for operations."""
 
     template: str
     label: str = "ops"
     tag: str = "node"
     errors: tuple[str, ...] = ()
     id_suffix: str = ""
+    is_guarded: bool = False
+    is_recorded: bool = False
 
 
 class Route(NamedTuple):
@@ -115,7 +120,7 @@ def _below(rest: str, label: str, tag: str) -> Path:
 
 _BATCH = _below("append-batch", "batch", "streams")
 _BUCKETS = Path("/", "buckets", "buckets")
-_BUCKET = Path("/{bucket}", "bucket", "buckets", ("400 INVALID_BUCKET_ID",))
+_BUCKET = Path("/{bucket}", "bucket", "buckets", ("400 INVALID_BUCKET_ID",), is_recorded=True)
 _LISTING = Path("/{bucket}/streams", "listing", "buckets", IN_BUCKET)
 _LATEST_SNAPSHOT = _below("snapshot", "snapshot", "snapshots")
 _SNAPSHOT = _below("snapshot/{snapshot}", "snapshot", "snapshots")

@@ -74,11 +74,8 @@ class Auditor:
             self._trail.refused(kind, {**entry, "status": response.status, "code": code})
 
     def records(self, request: Request) -> bool:
-        """Whether a request for an operation or a bucket is an act that must be recorded. One that
-        needs no scope, such as the signing of a URL, administers nothing."""
-        if self._trail is None or request.method in _READS:
-            return False
-        return bool(self._describe(request)[1])
+        """Whether a request for what is administered is an act that must be recorded."""
+        return self._trail is not None and request.method not in _READS
 
     async def carry_out(self, request: Request, act: Callable[[], Awaitable[Response]]) -> Response:
         """Let an admitted request act, between its two entries."""

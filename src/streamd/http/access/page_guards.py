@@ -15,8 +15,7 @@ from ipaddress import ip_address
 
 from streamd.config.settings import ServerConfig, split_address
 from streamd.http.protocol.fields import Headers
-from streamd.http.protocol.messages import Request, Response
-from streamd.http.protocol.refusals import error_response
+from streamd.http.protocol.messages import Request
 from streamd.process.addresses import is_loopback
 from streamd.protocol.headers import CONTENT_TYPE
 from streamd.protocol.problems import Problem
@@ -167,7 +166,8 @@ def _canonical(name: str) -> str:
 class AdminGuard:
     """Decides which requests for a node's administration are answered, by four checks:
 
-    - Host names this node; for the metrics it may be any name where that is so for streams.
+    - Host names this node; for the metrics it may be any name where that is so for streams, and so
+      it may be for what clients of streams use, which `StreamGuard` judges.
     - Origin is the node's own or absent.
     - Sec-Fetch-Site names no other site: even a link in a page would start the profiler.
     - A POST is JSON. Pages of other origins may send forms and plain text without permission;
@@ -178,24 +178,23 @@ class AdminGuard:
         self._names = HostNames(server)
         self._names_scrapers = are_all_known(server, requires_tokens=requires_tokens)
 
-    def refusal(self, request: Request, *, takes_post: bool) -> Response | None:
-        """The answer to a request that is refused; None if it may be answered. `takes_post` says
-        whether its path has a POST."""
+    def check(self, request: Request, *, takes_post: bool, is_for_clients: bool) -> None:
+        """Raises `ProblemError` for a request that is refused. `takes_post` says whether its path
+        has a POST, `is_for_clients` whether clients of streams use it."""
         host = request.headers.get(b"host", b"")
-        checks_host = self._names_scrapers or request.path != _METRICS_PATH
-        if checks_host and not self._names.include(host):
-            return error_response(Problem.HOST_NOT_ALLOWED)
+        is_any_name = is_for_clients or (request.path == _METRICS_PATH and not self._names_scrapers)
+        if not is_any_name and not self._names.include(host):
+            raise Problem.HOST_NOT_ALLOWED.error()
         origin = request.headers.get(b"origin")
         is_foreign = origin is not None and not is_same_origin(origin, request.scheme, host)
         if is_foreign or request.headers.get(b"sec-fetch-site") in _OTHER_SITES:
-            return error_response(
-                Problem.ORIGIN_NOT_ALLOWED, "pages of other origins may not administer a node"
+            raise Problem.ORIGIN_NOT_ALLOWED.error(
+                "pages of other origins may not administer a node or its subscriptions"
             )
         # Browsers ask for permission before any other method that changes something.
         is_json = _is_json(request.headers.get(CONTENT_TYPE.key, b""))
         if request.method == "POST" and takes_post and not is_json:
-            return error_response(Problem.UNSUPPORTED_MEDIA_TYPE)
-        return None
+            raise Problem.UNSUPPORTED_MEDIA_TYPE.error()
 
 
 def _is_json(content_type: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.http.openapi.elements import ACTS, Operation, Reply, json_content, ref
+from streamd.http.openapi.elements import Operation, Reply, json_content, ref
 from streamd.http.openapi.stream_docs import ELSEWHERE, SERVER
 
 _ERRORS = ("400 INVALID_REQUEST", "404 BUCKET_NOT_FOUND", *SERVER)
@@ -19,13 +19,13 @@ CREATE = Operation(
     "createBucket",
     "Create a bucket",
     {201: Reply("The bucket was created.", ("Location",)), 307: ELSEWHERE},
-    ("409 BUCKET_EXISTS", *SERVER, *ACTS),
+    ("409 BUCKET_EXISTS", *SERVER),
 )
 DELETE = Operation(
     "deleteBucket",
     "Delete an empty bucket",
     {204: Reply("The bucket was deleted."), 307: ELSEWHERE},
-    ("404 BUCKET_NOT_FOUND", "409 BUCKET_NOT_EMPTY", *SERVER, *ACTS),
+    ("404 BUCKET_NOT_FOUND", "409 BUCKET_NOT_EMPTY", *SERVER),
 )
 LIST = Operation(
     "listStreams",

@@ -72,11 +72,12 @@ class Operation(NamedTuple):
 
 class Path(NamedTuple):
     """A path and what its operations share: a tag, errors, and a suffix of their ids. Web pages may
-    not use one that is `guarded`."""
+    not use one that is `guarded`. The audit trail has what changes one that is `recorded`."""
 
     template: str
     operations: Mapping[str, Operation]
     guarded: bool
+    recorded: bool
     tag: str
     errors: tuple[str, ...]
     id_suffix: str
@@ -101,7 +102,8 @@ class Path(NamedTuple):
         errors = () if method == "OPTIONS" else operation.errors
         if self.guarded:
             errors = (*errors, *(GUARDED_POST if method == "POST" else ()))
-            errors = (*errors, *(ACTS if method not in ("GET", "HEAD", "OPTIONS") else ()))
+        if self.recorded and method not in ("GET", "HEAD", "OPTIONS"):
+            errors = (*errors, *ACTS)
         found: Json = {
             "operationId": operation.operation_id + self.id_suffix,
             "tags": [self.tag],
