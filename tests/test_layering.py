@@ -43,6 +43,7 @@ HTTP_ROOMS = (
     {"sockets"},
     {"access", "door"},
     {"http2", "streams", "admin"},
+    {"subscriptions"},
     {"openapi"},
     {""},
 )

@@ -292,12 +292,7 @@ class App:
         )
         if self.cluster is not None:
             self.cluster.operate = self._reports.operate
-        self.hub.export(self.metrics)
-        text = "Log lines suppressed by the rate limit."
-        self.metrics.gauge("log_suppressed", text, suppressed_lines)
-        status.export(self.node, self.metrics)
-        self.node.deliverer.export(self.metrics)
-        cold_status.export(self.node, self.metrics)
+        self._export()
         cursors = Cursors(environment.clock_ms, environment.random)
         self.roots = self._roots()
         self.trail = self._trail()
@@ -315,7 +310,13 @@ class App:
         if self.identity_provider is not None:
             self.identity_provider.export(self.metrics)
         self.service = Service(
-            self.node, self.hub, config.server, cursors, self.authority, self.trail
+            self.node,
+            self.hub,
+            config.server,
+            cursors,
+            self.authority,
+            self.trail,
+            config.subscriptions,
         )
         self._operate = self._operations()
         self.application = HttpApplication(
@@ -324,6 +325,15 @@ class App:
             config.server,
             serves_operators=config.admin.listen is None,
         )
+
+    def _export(self) -> None:
+        """Register the metrics of the node."""
+        self.hub.export(self.metrics)
+        text = "Log lines suppressed by the rate limit."
+        self.metrics.gauge("log_suppressed", text, suppressed_lines)
+        status.export(self.node, self.metrics)
+        self.node.deliverer.export(self.metrics)
+        cold_status.export(self.node, self.metrics)
 
     def _host_control(self) -> HostControl | None:
         """What acts on the hosts of the cluster's nodes."""

@@ -109,6 +109,27 @@ def test_buckets_and_operations_are_acts_and_streams_are_not(audited: Audited) -
     assert not [entry for entry in audited.entries() if entry.get("path") == "/agents/run"]
 
 
+def test_the_administration_of_subscriptions_is_an_act_and_their_work_is_not(
+    audited: Audited,
+) -> None:
+    path = "/v1/stream/__ds/subscriptions/trailed"
+    hook = {"url": "https://a.example/hook?key=hush"}
+    body = {"type": "webhook", "pattern": "trailed/*", "webhook": hook}
+    assert audited.ask("PUT", path, json=body).status_code == 201
+    entry = audited.wait_for("done", method="PUT", path=path, route="subscription", status=201)
+    assert entry["details"] == {
+        "subscription": "trailed", "type": "webhook", "pattern": "trailed/*", "streams": 0
+    }  # fmt: skip
+    assert audited.ask("POST", f"{path}/claim", json={"worker": "w"}).status_code == 400
+    assert audited.ask("POST", f"{path}/ack", "dsc_hush.hush", json={}).status_code == 401
+    assert audited.ask("DELETE", path).status_code == 204
+    audited.wait_for("done", method="DELETE", path=path, status=204)
+    audited.wait_for("refused", path=f"{path}/ack", code="TOKEN_INVALID")
+    entries = audited.entries()
+    assert not [one for one in entries if one.get("path") == f"{path}/claim"]
+    assert "hush" not in json.dumps(entries)
+
+
 def test_a_refusal_says_who_wanted_what(audited: Audited) -> None:
     token = audited.servers.token("read:mine/*")
     audited.ask("GET", "/v1/stream/theirs/a%20b?offset=now", token)

@@ -8,8 +8,8 @@ The rooms, from the outside in; each imports only those below it.
   does so for requests that need not wait, also in a worker. `ops` is the Quart application that
   calls the handlers of operations.
 - `openapi/`: the descriptions of the routes, and the document that is made of them.
-- `admin/` and `streams/`: the handlers, functions from a `Service` and a `Request` to a `Response`.
-  They propose commands to the group and translate its outcomes into statuses.
+- `admin/`, `streams/`, `subscriptions/`: the handlers, functions from a `Service` and a `Request`
+  to a `Response`. They propose commands to the group and translate its outcomes into statuses.
 - `access/`: who sends a request, what they may do, how often.
 - `http2/` and `door/`: two adapters, Hypercorn's for HTTP/2 and the front door for HTTP/1.1. Both
   make the same `Request` and pass it to the application.

@@ -33,6 +33,7 @@ from streamd.http.openapi import (
     operation_docs,
     snapshot_docs,
     stream_docs,
+    subscription_docs,
     token_docs,
 )
 from streamd.http.openapi.elements import Operation
@@ -41,6 +42,7 @@ from streamd.http.protocol.messages import Parked, Request, Response
 from streamd.http.streams import batches, bootstrap, buckets, reading, snapshots, writes
 from streamd.http.streams.service import Service
 from streamd.http.streams.writes import Write
+from streamd.http.subscriptions import administering, working
 from streamd.streams.limits import Kind
 
 # Answers a read without waiting, or with None leaves it to the handler.
@@ -151,6 +153,51 @@ STREAMS: tuple[Route, ...] = (
     *_get(_BOOTSTRAP, Handler(bootstrap.bootstrap), needs.read_below, snapshot_docs.BOOTSTRAP),
 )
 
+
+def _reserved(rest: str, *, is_guarded: bool = True, is_recorded: bool = True) -> Path:
+    """A path of subscriptions. Those that need the token of a wake need no guard: no page has it.
+    What workers do all the time is not recorded."""
+    errors = subscription_docs.BELOW if "{" in rest else ()
+    return Path(
+        f"/v1/stream/__ds/{rest}",
+        "subscription",
+        "subscriptions",
+        errors,
+        is_guarded=is_guarded,
+        is_recorded=is_recorded,
+    )
+
+
+def _on_subscriptions() -> tuple[Route, ...]:
+    """The handlers of administration compare the sender's scopes with the subscription's streams;
+    those that need no scope verify the token of a wake."""
+    docs, known = subscription_docs, needs.known
+    one = "subscriptions/{subscription}"
+    named, subscription = _reserved(f"{one}/streams"), _reserved(one)
+    link, test = _reserved(f"{one}/streams/{{path}}"), _reserved(f"{one}/test")
+    claim = _reserved(f"{one}/claim", is_recorded=False)
+    ack, release, callback, key_set = (
+        _reserved(rest, is_guarded=False, is_recorded=False)
+        for rest in (f"{one}/ack", f"{one}/release", f"{one}/callback", "jwks.json")
+    )
+    acknowledge = Handler(working.acknowledge)
+    return (
+        *_get(_reserved("subscriptions"), Handler(administering.list_all), known, docs.LIST),
+        *_get(subscription, Handler(administering.show), known, docs.SHOW),
+        Route("PUT", subscription, Handler(administering.put), known, docs.PUT),
+        Route("DELETE", subscription, Handler(administering.delete), known, docs.DELETE),
+        Route("POST", named, Handler(administering.link), known, docs.LINK),
+        Route("DELETE", link, Handler(administering.unlink), known, docs.UNLINK),
+        Route("POST", test, Handler(administering.force_wake), known, docs.FORCE_WAKE),
+        Route("POST", claim, Handler(working.claim), known, docs.CLAIM),
+        Route("POST", ack, acknowledge, OPEN, docs.ACK),
+        Route("POST", callback, acknowledge, OPEN, docs.CALLBACK),
+        Route("POST", release, Handler(working.release), OPEN, docs.RELEASE),
+        *_get(key_set, Handler(administering.key_set), OPEN, docs.KEY_SET),
+    )
+
+
+STREAMS += _on_subscriptions()
 
 Act = Callable[..., Awaitable[Any]]
 

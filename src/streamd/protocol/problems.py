@@ -232,6 +232,32 @@ class Problem(Enum):
         "the stream remembers 10,000 producers, and none has been idle for an hour",
         "Append with a Producer-Id that the stream knows.")
 
+    # -- subscriptions ----------------------------------------------------------------------------
+
+    WEBHOOK_URL_REJECTED = (400, "webhooks may not be sent to this URL",
+        "Use https and a public address; the message says what is wrong.")
+    TOKEN_INVALID = (401, "the token is not one of a wake or claim of this subscription",
+        "Send the token of the webhook or of the claim: `Authorization: Bearer dsc_…`.", _INVALID)
+    TOKEN_EXPIRED = (401, "the token of the wake or claim has expired",
+        "Stop: the lease has ended. Claim again, or wait for the next webhook.", _INVALID)
+    SUBSCRIPTION_NOT_FOUND = (404,
+        "no subscription has this id, or the token's scopes do not cover it",
+        "Check the id, and the scopes `subscribe:` of the token.")
+    SUBSCRIPTION_ALREADY_EXISTS = (409, "the subscription exists with another configuration",
+        "Delete it first, or choose another id.")
+    TOO_MANY_SUBSCRIPTIONS = 409, "at most 100,000 subscriptions may exist", "Delete some."
+    FENCED = (409, "another generation of the subscription has taken over, or its lease has ended",
+        "Stop: what is left belongs to another worker.")
+    ALREADY_CLAIMED = (409, "another worker holds the lease",
+        "Wait for the next wake, or until the lease ends.")
+    NO_PENDING_WORK = (409, "nothing is pending", "Wait for the next wake.")
+    INVALID_OFFSET_409 = (409,
+        "an acknowledged stream is not one of the subscription's, or its offset is out of range",
+        "Acknowledge offsets from the last one on, up to the tail that the wake named or later.")
+    SUBSCRIPTION_KEYS_SEALED = (503,
+        "this node cannot open the keys of subscriptions; the message names the file that it lacks",
+        "Give the node `subscriptions.secret_file` of the other nodes.", _RETRY)
+
     # -- administration ---------------------------------------------------------------------------
 
     UNSUPPORTED_MEDIA_TYPE = (415, "Content-Type must be application/json",

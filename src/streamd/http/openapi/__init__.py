@@ -38,6 +38,7 @@ _TAGS = {
     "streams": "Create, append, read, close, fork, delete.",
     "buckets": "Names for streams that belong together.",
     "snapshots": "A stream's content so far, published to replace the records it was made from.",
+    "subscriptions": "Wake workers when streams have something for them.",
     "node": "For operators.",
 }
 

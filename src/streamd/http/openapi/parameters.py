@@ -23,6 +23,7 @@ from streamd.protocol.headers import (
 )
 from streamd.streams.bounds import MAX_BUCKETED_BYTES
 from streamd.streams.keys import RESERVED_BUCKETS
+from streamd.subscriptions.model import MAX_ID_CHARACTERS
 
 _RESERVED = ", ".join(f"`{name.decode()}`" for name in sorted(RESERVED_BUCKETS))
 
@@ -52,6 +53,11 @@ _PATH: dict[str, tuple[Json, str, str]] = {
             "A stream's id in its bucket, and not `streams`: UTF-8 without / and `..`; both ids "
             f"and the / between them have at most {MAX_BUCKETED_BYTES} bytes."
         ),
+    ),
+    "subscription": (
+        {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARACTERS},
+        "mailer",
+        "The id of a subscription, which its creator chooses: Unicode without /.",
     ),
     "node": ({"type": "integer", "minimum": 1}, "1", "The id of a member of the cluster."),
     "report": ({"enum": list(DEBUG_REPORTS)}, "status", "What the report is about."),

@@ -15,6 +15,18 @@ from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody
 from streamd.http.protocol.refusals import ErrorBody
 from streamd.http.streams.batches import BatchBody
 from streamd.http.streams.buckets import BucketBody, BucketsBody, ListingBody
+from streamd.http.subscriptions.bodies import (
+    AckBody,
+    Acknowledgement,
+    ClaimBody,
+    ForcedWakeBody,
+    MoreStreams,
+    NewClaim,
+    NewSubscription,
+    Release,
+    SubscriptionBody,
+    SubscriptionsBody,
+)
 from streamd.operations.model import Kind, State
 from streamd.proofs.published import PublishedHead, PublishedKey
 
@@ -40,6 +52,16 @@ _STRUCTS = (
     SignedUrl,
     PublishedHead,
     PublishedKey,
+    NewSubscription,
+    MoreStreams,
+    NewClaim,
+    Release,
+    Acknowledgement,
+    SubscriptionBody,
+    SubscriptionsBody,
+    ClaimBody,
+    AckBody,
+    ForcedWakeBody,
 )
 
 _COUNT: Json = {"type": "integer", "minimum": 0}
@@ -166,6 +188,16 @@ _OTHERS: Json = {
     "Status": _STATUS,
     "Operation": _OPERATION_REPORT,
     "Members": _closed({"leader_id": _LEADER, "voters": _IDS, "learners": _IDS}),
+    "KeySet": _closed(
+        {
+            "keys": {
+                "type": "array",
+                "items": _closed(
+                    {name: {"type": "string"} for name in ("kty", "crv", "kid", "use", "alg", "x")}
+                ),
+            }
+        }
+    ),
     "Compacted": _closed({"first_log_index": _COUNT}),
 }
 

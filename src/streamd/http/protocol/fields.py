@@ -312,6 +312,26 @@ def parse_query(query: bytes) -> dict[bytes, bytes]:
     return given
 
 
+def text_of(given: Mapping[bytes, bytes], name: bytes) -> bytes:
+    """A parameter of a parsed query, empty if it is not there. Raises `ProblemError` if it is not
+    UTF-8."""
+    raw = given.get(name, b"")
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        raise Problem.INVALID_REQUEST.error(f"{name.decode()} is not UTF-8") from None
+    return raw
+
+
+def limit_of(given: Mapping[bytes, bytes], most: int) -> int:
+    """How many entries a parsed query asks for, `most` by default. Raises `ProblemError`."""
+    raw = given.get(b"limit")
+    limit = most if raw is None else whole_number(raw, "limit", most)
+    if not limit:
+        raise Problem.INVALID_REQUEST.error(f"limit must be 1 to {most}")
+    return limit
+
+
 def snapshot_offset(raw: bytes) -> Position:
     """The offset in the path of a snapshot to publish. Raises `ProblemError`."""
     position = parse_offset(raw)

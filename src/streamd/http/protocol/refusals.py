@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from streamd.audit_trail.trail import AuditUnavailable
 from streamd.auth.scopes import ScopeError
 from streamd.backup.record_search import Unprovable
 from streamd.backup.saving import BackupInProgress, NoSuchBackup
 from streamd.config.settings import ConfigError
+from streamd.delivery.keyring import KeysSealed
 from streamd.group.proposals import DiskLow, NotAMember, OutcomeUnknown, Unavailable
 from streamd.http.protocol.messages import Response
 from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
@@ -19,7 +21,7 @@ from streamd.streams.content import UNDECODABLE
 _JSON = msgspec.json.Encoder()
 _ERROR_HEAD = b"Content-Type: application/json\r\nCache-Control: no-store\r\n"
 # What the handlers of streams and buckets raise instead of an answer.
-REFUSALS = (ProblemError, Unavailable, OutcomeUnknown, ColdError, Unprovable)
+REFUSALS = (ProblemError, Unavailable, OutcomeUnknown, ColdError, Unprovable, KeysSealed)
 # Of the classes of an exception the first counts that is here.
 _PROBLEMS: dict[type[Exception], Problem] = {
     Unavailable: Problem.UNAVAILABLE,
@@ -29,6 +31,7 @@ _PROBLEMS: dict[type[Exception], Problem] = {
     ObjectMissing: Problem.COLD_DATA_DAMAGED,
     ObjectCorrupt: Problem.COLD_DATA_DAMAGED,
     Unprovable: Problem.NOT_PROVABLE,
+    KeysSealed: Problem.SUBSCRIPTION_KEYS_SEALED,
     AuditUnavailable: Problem.AUDIT_UNAVAILABLE,
     BackupInProgress: Problem.BACKUP_IN_PROGRESS,
     NoSuchBackup: Problem.BACKUP_NOT_FOUND,
@@ -41,11 +44,14 @@ _PROBLEMS: dict[type[Exception], Problem] = {
 OPERATORS_REFUSALS: tuple[type[Exception], ...] = (ProblemError, *_PROBLEMS)
 
 
-class ErrorDetail(msgspec.Struct):
-    """What went wrong: a stable code for programs, a message for people."""
+class ErrorDetail(msgspec.Struct, omit_defaults=True):
+    """What went wrong: a stable code for programs, a message for people. Of a subscription that
+    another worker has, who holds its lease in which generation."""
 
     code: str
     message: str
+    current_holder: str | UnsetType = UNSET
+    generation: int | UnsetType = UNSET
 
 
 class ErrorBody(msgspec.Struct):
@@ -55,11 +61,19 @@ class ErrorBody(msgspec.Struct):
 
 
 def error_response(
-    problem: Problem, detail: str = "", head: bytes = b"", *, close: bool = False
+    problem: Problem,
+    detail: str = "",
+    head: bytes = b"",
+    *,
+    close: bool = False,
+    current_holder: str | UnsetType = UNSET,
+    generation: int | UnsetType = UNSET,
 ) -> Response:
     """The answer that a problem is: ``{"error":{"code","message"}}``. `detail` replaces its
-    message, and `head` is added to its own header lines."""
-    body = _JSON.encode(ErrorBody(ErrorDetail(problem.code, detail or problem.message)))
+    message, `head` is added to its own header lines, and what is set to the error."""
+    message = detail or problem.message
+    error = ErrorDetail(problem.code, message, current_holder, generation)
+    body = _JSON.encode(ErrorBody(error))
     return Response(problem.status, _ERROR_HEAD + problem.head + head, body, close)
 
 

@@ -17,6 +17,7 @@ from streamd.http.protocol.raw_paths import (
     decode,
     has_escaped_slash,
 )
+from streamd.http.protocol.reserved_paths import RESERVED, ReservedTarget, resolve_reserved
 from streamd.protocol.problems import Problem
 from streamd.streams.bounds import MAX_BUCKETED_BYTES
 from streamd.streams.keys import is_bucket_id, is_bucket_name, stream_key
@@ -90,6 +91,7 @@ Target = (
     | LatestSnapshotRoute
     | SnapshotRoute
     | BootstrapRoute
+    | ReservedTarget
     | BadPath
 )
 
@@ -126,6 +128,8 @@ def resolve(path: bytes) -> Target | None:
     if not path.startswith(_V1):
         return _resolve_bucketed(path)
     raw = path[len(_V1) :]
+    if decode(raw.partition(b"/")[0]) == RESERVED:
+        return resolve_reserved(raw)
     if len(path) > MAX_PATH_BYTES:
         return BadPath(Problem.INVALID_PATH, f"the path is longer than {MAX_PATH_BYTES} bytes")
     if has_escaped_slash(path):
@@ -136,8 +140,6 @@ def resolve(path: bytes) -> Target | None:
     segments = decoded.split(b"/")
     if not all(segments):
         return BadPath(Problem.INVALID_PATH, "the stream's path has an empty segment")
-    if segments[0] == b"__ds":
-        return NO_SUCH_ROUTE
     if len(segments) == 1:
         return StreamRoute(stream_key(DEFAULT_BUCKET, decoded), path, True)
     bucket, _, name = decoded.partition(b"/")
@@ -163,6 +165,8 @@ def _resolve_bucketed(path: bytes) -> Target | None:
     bucket = decode(raw_bucket)
     if isinstance(bucket, BadPath):
         return bucket
+    if bucket == RESERVED:
+        return BadPath(Problem.INVALID_BUCKET_ID, "subscriptions are below /v1/stream/__ds/")
     if not is_bucket_id(bucket):
         is_listing = decode(rest) == LISTING and is_bucket_name(bucket)
         return ListingRoute(bucket) if is_listing else INVALID_BUCKET_ID

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from streamd.auth.scopes import NamePattern
-from streamd.http.protocol.fields import is_local, parse_query, whole_number
+from streamd.http.protocol.fields import is_local, limit_of, parse_query, text_of
 from streamd.http.protocol.limit_bodies import LimitsBody
 from streamd.http.protocol.messages import Request, Response
 from streamd.http.protocol.refusals import error_response
@@ -189,7 +189,7 @@ async def list_streams(service: Service, request: Request, route: ListingRoute) 
 
 def _page_of(given: dict[bytes, bytes]) -> tuple[bytes, bytes, int]:
     """Which page of a listing a query is about: the prefix, the name before it, and its size."""
-    return _text(given, b"prefix"), _text(given, b"after"), _limit(given.get(b"limit"))
+    return text_of(given, b"prefix"), text_of(given, b"after"), limit_of(given, MAX_LISTED)
 
 
 def _visible_buckets(request: Request) -> tuple[NamePattern, ...]:
@@ -238,19 +238,3 @@ def _shown(service: Service, bucket: bytes, stream: Listed) -> StreamBody:
         path_of(bucket, stream.name),
         state_tag(service.incarnation(stream.stream_id), tail, stream.closed).decode(),
     )
-
-
-def _text(given: dict[bytes, bytes], name: bytes) -> bytes:
-    raw = given.get(name, b"")
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        raise Problem.INVALID_REQUEST.error(f"{name.decode()} is not UTF-8") from None
-    return raw
-
-
-def _limit(raw: bytes | None) -> int:
-    limit = MAX_LISTED if raw is None else whole_number(raw, "limit", MAX_LISTED)
-    if not limit:
-        raise Problem.INVALID_REQUEST.error(f"limit must be 1 to {MAX_LISTED}")
-    return limit

@@ -8,6 +8,7 @@ import trio
 
 from streamd.audit_trail.trail import AuditTrail
 from streamd.config.settings import ServerConfig
+from streamd.config.subscriptions import SubscriptionsConfig
 from streamd.http.access.authority import Authority
 from streamd.http.access.page_guards import StreamGuard
 from streamd.http.access.rates import RateLimits
@@ -38,9 +39,9 @@ class Service:
     `answers` are those of recent small reads, `uploads` and `downloads` limit the snapshots and
     bootstraps on their way in and out, `outgoing` the bytes that live readers hold, `splitting` the
     large JSON bodies that are split into messages at the same time: one, because splitting takes
-    many times the body's size. `trail` is None unless an audit trail is configured. `vary` is the
-    header that tells caches on what an answer depends, without and with compression (protocol
-    section 8.1).
+    many times the body's size. `trail` is None unless an audit trail is configured, and
+    `subscriptions` is their configuration. `vary` is the header that tells caches on what an answer
+    depends, without and with compression (protocol section 8.1).
     """
 
     __slots__ = (
@@ -56,6 +57,7 @@ class Service:
         "server",
         "splitting",
         "stream_guard",
+        "subscriptions",
         "trail",
         "uploads",
         "vary",
@@ -69,6 +71,7 @@ class Service:
         cursors: Cursors,
         authority: Authority,
         trail: AuditTrail | None = None,
+        subscriptions: SubscriptionsConfig | None = None,
     ) -> None:
         self.node = node
         self.hub = hub
@@ -76,6 +79,7 @@ class Service:
         self.cursors = cursors
         self.authority = authority
         self.trail = trail
+        self.subscriptions = subscriptions or SubscriptionsConfig()
         self.rates = RateLimits(node.group.state, node.metrics, server.max_connections)
         self.stream_guard = StreamGuard(server, requires_tokens=authority.is_required)
         depends = [b"Authorization"] if authority.is_required else []
