@@ -45,6 +45,7 @@ _ELSEWHERE = {
     "restore": "streamd.commands.backup:restore_command",
     "sign": "streamd.commands.sign:sign",
     "snapshot": "streamd.commands.snapshots:snapshot",
+    "subscription": "streamd.commands.subscriptions:subscription",
     "tail": "streamd.commands.reading:tail",
     "token": "streamd.commands.token:token",
     "verify": "streamd.commands.verifying:verify",

@@ -61,9 +61,10 @@ class Operator:
         )
         return _report(answer)
 
-    def put(self, path: str, settings: Json) -> None:
-        """Replace what is at a path. May be repeated."""
-        self._client.request("PUT", path, headers=_JSON, body=json.dumps(settings).encode())
+    def put(self, path: str, settings: Json) -> Json:
+        """Replace what is at a path; the answer. May be repeated."""
+        body = json.dumps(settings).encode()
+        return _report(self._client.request("PUT", path, headers=_JSON, body=body))
 
     def delete(self, path: str) -> None:
         """Delete what is at a path. A repetition would not find it, so it is sent once."""
