@@ -65,7 +65,7 @@ from streamd.http.sockets.descriptors import allowed_connections
 from streamd.http.streams.live import Hub
 from streamd.http.streams.service import Service
 from streamd.inspection.disks import DiskSpace, disk_space
-from streamd.node import cold_status, status
+from streamd.node import cold_status, status, subscription_status
 from streamd.node.host_requests import host_control
 from streamd.node.leader_operations import LeaderOperations
 from streamd.node.node import Node, wall_clock_ms
@@ -334,6 +334,7 @@ class App:
         status.export(self.node, self.metrics)
         self.node.deliverer.export(self.metrics)
         cold_status.export(self.node, self.metrics)
+        subscription_status.export(self.node.group, self.metrics)
 
     def _host_control(self) -> HostControl | None:
         """What acts on the hosts of the cluster's nodes."""

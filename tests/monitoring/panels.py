@@ -106,6 +106,34 @@ CLUSTER = Dashboard(
             ),
         ),
         (
+            "Are workers woken?",
+            (
+                Panel(
+                    "Subscriptions",
+                    "short",
+                    [("max by (state) (streamd_subscriptions{selected})", "{{state}}")],
+                    "All nodes know all of them.",
+                ),
+                Panel(
+                    "Oldest wake without a worker",
+                    "s",
+                    [("max(streamd_subscription_oldest_wake_seconds{selected})", "age")],
+                ),
+                Panel(
+                    "Webhooks",
+                    "ops",
+                    [(_rate("streamd_webhook_deliveries_total", "outcome"), "{{outcome}}")],
+                    "What has become of the leader's attempts.",
+                ),
+                Panel(
+                    "Streams with pending records",
+                    "short",
+                    [("max(streamd_subscription_pending_streams{selected})", "streams")],
+                    "A stream counts once for each subscription.",
+                ),
+            ),
+        ),
+        (
             "Do the nodes keep up?",
             (
                 Panel(
