@@ -32,7 +32,7 @@ async def test_log_time_is_the_wall_clock(autojump_clock: trio.testing.MockClock
     assert clock.now_ms(stamped) == wall()
 
 
-async def test_a_clock_that_stands_still_is_not_behind(
+async def test_log_time_stands_still_with_the_clock(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     clock = LogClock(lambda: 1_000)
@@ -41,7 +41,7 @@ async def test_a_clock_that_stands_still_is_not_behind(
         assert clock.now_ms(1_000) == 1_000
 
 
-async def test_a_clock_behind_catches_up_with_a_log_time_that_goes_on(
+async def test_a_clock_that_lags_catches_up(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     wall = Wall()
@@ -61,7 +61,7 @@ async def test_a_clock_behind_catches_up_with_a_log_time_that_goes_on(
     assert clock.now_ms(stamped) == wall()
 
 
-async def test_log_time_goes_on_without_entries(autojump_clock: trio.testing.MockClock) -> None:
+async def test_log_time_advances_without_entries(autojump_clock: trio.testing.MockClock) -> None:
     clock = LogClock(Wall())
     stamped = HOUR_MS * 1000
     seen = [clock.now_ms(stamped)]
@@ -72,7 +72,7 @@ async def test_log_time_goes_on_without_entries(autojump_clock: trio.testing.Moc
     assert seen == [pytest.approx(one, abs=2) for one in expected]
 
 
-async def test_log_time_goes_on_however_often_it_is_stamped(
+async def test_log_time_advances_however_often_it_is_stamped(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     clock = LogClock(Wall())
