@@ -59,8 +59,8 @@ def test_each_command_has_a_section() -> None:
     }
     servers = (
         "serve", "recover", "cluster", "cold", "backup", "restore", "token", "limits", "sign",
-        "config", "debug", "doctor", "log-head", "log-key", "node", "operations", "subscription",
-        "verify",
+        "config", "debug", "doctor", "keys", "log-head", "log-key", "node", "operations",
+        "subscription", "verify",
     )  # fmt: skip
     server = {name for name in all_of_them if name.startswith(servers)}
     assert all_of_them - server == {*COMMANDS, "completion"}

@@ -49,6 +49,7 @@ ARGUMENTS = {
     "limits set": "bucket demo --max-streams 1",
     "list": "demo",
     "log-head": "",
+    "keys rotate": "",
     "log-key rotate": "",
     "node exec": "--config {directory}/node.toml 2 true",
     "node logs": "--config {directory}/node.toml 2",
@@ -89,7 +90,15 @@ ARGUMENTS = {
 }
 # Any node answers these by itself, with or without a leader.
 _LOCAL = {"cluster status", "cluster snapshot", "cold status", "cold scrub status"}
-_LOCAL |= {"token list", "token show", "limits list", "log-head", "log-key rotate", "prove"}
+_LOCAL |= {
+    "token list",
+    "token show",
+    "limits list",
+    "log-head",
+    "log-key rotate",
+    "keys rotate",
+    "prove",
+}
 _LOCAL |= {"debug bundle", "doctor"} | {words for words in ARGUMENTS if words.startswith("node ")}
 
 

@@ -84,6 +84,13 @@ CASES = [
     Case("GET", "/cluster/debug/profile?seconds=0", ["operate:cluster/debug/profile"]),
     Case("GET", "/cluster/log-head", ["operate:cluster/log-head"]),
     Case("POST", "/cluster/log-key/rotate", ["operate:cluster/log-key/rotate"], {}, JSON),
+    Case(
+        "POST",
+        "/cluster/subscription-keys/rotate",
+        ["operate:cluster/subscription-keys/rotate"],
+        {},
+        JSON,
+    ),
     Case("POST", "/cluster/snapshot", ["operate:cluster/snapshot"], {}, JSON),
     Case("POST", "/cluster/cold/flush", ["operate:cluster/cold/flush"], {}, JSON),
     Case("POST", "/cluster/cold/gc", ["operate:cluster/cold/gc"], {}, JSON),

@@ -33,6 +33,7 @@ _ELSEWHERE = {
     "doctor": "streamd.commands.doctor.command:doctor",
     "fork": "streamd.commands.managing:fork",
     "head": "streamd.commands.managing:head",
+    "keys": "streamd.commands.keys:keys",
     "limits": "streamd.commands.limits:limits",
     "list": "streamd.commands.managing:list_streams",
     "log-head": "streamd.commands.log_heads:log_head",

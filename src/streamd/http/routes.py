@@ -24,6 +24,7 @@ from streamd.http.admin import (
     nodes,
     operations,
     signing,
+    subscription_keys,
     tokens,
 )
 from streamd.http.openapi import (
@@ -306,6 +307,11 @@ OPERATIONS: tuple[Route, ...] = (
     _cold("scrub", node_docs.SCRUB),
     *_report("/cluster/log-head", log_heads.newest, node_docs.LOG_HEAD),
     _order("/cluster/log-key/rotate", log_heads.rotate_key, node_docs.ROTATE_LOG_KEY),
+    _order(
+        "/cluster/subscription-keys/rotate",
+        subscription_keys.rotate,
+        node_docs.ROTATE_SUBSCRIPTION_KEY,
+    ),
     _COMPACT,
     _members(Add, node_docs.ADD),
     _members(Promote, node_docs.PROMOTE),

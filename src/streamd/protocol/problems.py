@@ -270,6 +270,9 @@ class Problem(Enum):
         "Try again after the next segment of the log; all members must run this release.")
     TOO_MANY_LOG_KEYS = (409, "a cluster has at most 256 keys for heads of the log",
         "Keep the present key.")
+    TOO_MANY_SUBSCRIPTION_KEYS = (409,
+        "8 keys of subscriptions are published: those that were replaced within the last 24 hours",
+        "Rotate again tomorrow.")
     TOKEN_NOT_FOUND = 404, "no token has this id or name", "List the tokens."
     TOKEN_EXISTS = 409, "a token has this name", "Choose another name, or rotate that token."
     CANNOT_SIGN = (409,

@@ -208,6 +208,35 @@ ROTATE_LOG_KEY = Operation(
     description="The present key vouches for the new one.",
 )
 
+ROTATE_SUBSCRIPTION_KEY = Operation(
+    "rotateSubscriptionKey",
+    "Replace the key with which the cluster signs webhooks",
+    {
+        200: Reply(
+            "The names of the key in use and of all that are published, the newest first.",
+            ("Cache-Control",),
+            json_content(
+                {
+                    "type": "object",
+                    "required": ["kid", "published"],
+                    "properties": {
+                        "kid": {"type": "string"},
+                        "published": {"type": "array", "items": {"type": "string"}},
+                    },
+                }
+            ),
+        )
+    },
+    (
+        "409 FEATURES_NOT_RAISED",
+        "409 TOO_MANY_SUBSCRIPTION_KEYS",
+        "503 UNAVAILABLE",
+        "503 OUTCOME_UNKNOWN",
+    ),
+    body=_EMPTY,
+    description="The key before the new one stays published, and others for a day.",
+)
+
 _BACKUP = json_content(
     {
         "type": "object",

@@ -1,0 +1,41 @@
+"""The keys of subscriptions, for operators."""
+
+from __future__ import annotations
+
+import msgspec
+from quart import Response
+
+from streamd.audit_trail.trail import note
+from streamd.group.log_formats import SUBSCRIPTIONS_FORMAT
+from streamd.http.admin.operator import Answer, Operator
+from streamd.protocol.problems import Problem
+from streamd.subscriptions.keys import TooManyKeys
+from streamd.subscriptions.webhook_texts import kid_of
+
+
+class SubscriptionKeyBody(msgspec.Struct):
+    """The name of the key in use, and of all that are published, the newest first."""
+
+    kid: str
+    published: list[str]
+
+
+async def rotate(operator: Operator) -> Answer:
+    """Replace the key that signs webhooks by a new one."""
+    node = operator.node
+    if not node.log_formats.may_use(SUBSCRIPTIONS_FORMAT):
+        raise Problem.FEATURES_NOT_RAISED.error(
+            "subscriptions need a feature level that this cluster does not have yet: run this "
+            "release on every member, then `streamd cluster features --raise`"
+        )
+    try:
+        key = await node.keyring.rotate()
+    except TooManyKeys:
+        raise Problem.TOO_MANY_SUBSCRIPTION_KEYS.error() from None
+    kid = kid_of(key.public_key)
+    note(kid=kid)
+    published = [kid_of(one.public_key) for one in node.keyring.known.values()]
+    body = SubscriptionKeyBody(kid, published[::-1])
+    response = Response(msgspec.json.encode(body), content_type="application/json")
+    response.headers["Cache-Control"] = "no-store"
+    return response, 200
