@@ -194,7 +194,7 @@ async def test_deleting_a_subscription_ends_its_deliveries(tmp_path: Path) -> No
         assert node.group.state.subscriptions.due.next_ms is None
 
 
-async def test_a_node_that_starts_again_goes_on(tmp_path: Path) -> None:
+async def test_a_retry_survives_a_restart(tmp_path: Path) -> None:
     clock = Clock()
     async with receiver(answers(500)) as there:
         async with node_with_webhooks(tmp_path, clock=clock) as node:

@@ -149,6 +149,17 @@ async def test_a_key_can_be_sealed_later_by_a_rotation(tmp_path: Path) -> None:
         assert node.keyring.verify(token, "callback").number == 7
 
 
+async def test_subscriptions_without_a_key_get_one(tmp_path: Path) -> None:
+    """As they are after a restore: another cluster makes its own keys."""
+    async with receiver(DONE) as there, node_with_webhooks(tmp_path) as node:
+        await create_stream(node, "a")
+        await subscribe(node, "s", there.url)
+        node.group.state.subscriptions.forget_keys()
+        await append_to(node, "a", b"one")
+        await there.count(1)
+        assert node.keyring.signing_kid in there.requests[0].headers["webhook-signature"]
+
+
 async def test_a_token_of_another_cluster_is_invalid(tmp_path: Path) -> None:
     async with node_with_webhooks(tmp_path / "a") as node:
         await node.keyring.ensure()

@@ -16,6 +16,8 @@ from msgspec.structs import replace
 
 from streamd.app import App, Environment
 from streamd.config.settings import ClusterConfig, ColdConfig, Config, ServerConfig
+from streamd.config.subscriptions import SubscriptionsConfig
+from streamd.delivery.sender import Poster
 from streamd.group.stores import Stores
 from streamd.node.node import UNGUARDED, Node
 from streamd.objectstore.objects import ObjectStore
@@ -64,6 +66,7 @@ class Machine:
         self.ahead_ms = 0
         self.running: App | None = None
         self.hosts: HostControl | None = None
+        self.poster: Poster | None = None
         self._network = network
         self._store = store
         self._lives = 0
@@ -77,7 +80,11 @@ class Machine:
         )
         server = replace(self.server, advertise=address_of(node_id))
         self._config = Config(
-            server=server, cluster=cluster, cold=cold_config or ColdConfig(), storage=UNGUARDED
+            server=server,
+            cluster=cluster,
+            cold=cold_config or ColdConfig(),
+            storage=UNGUARDED,
+            subscriptions=SubscriptionsConfig(allow_local_http=True),
         )
 
     def _now_ms(self) -> int:
@@ -143,6 +150,7 @@ class Machine:
             network=Port(self._network, self.node_id),
             cold=self._cold(),
             hosts=self.hosts,
+            poster=self.poster,
         )
 
     def _cold(self) -> AsyncObjectStore | None:

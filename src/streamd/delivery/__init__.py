@@ -8,7 +8,7 @@ made by the leader alone, in a task that ends with its term (`deliverer`):
 Invariants:
 
 - No request is made before its attempt is in the log. So a leader that ends between any two steps
-  leaves a lease behind; when it lapses the wake ends, and another one begins for what is pending.
+  leaves a lease; when it lapses the wake ends, and another one begins for what is pending.
 - A subscription has at most one request under way. One whose wake has ended is broken off.
 - Nothing is done for a subscription of which nothing is due: the state has the times in a heap.
 - Receivers have a limited time, and places are shared out among hosts (`delivery_queue`): some

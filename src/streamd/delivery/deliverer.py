@@ -134,13 +134,17 @@ class Deliverer:
         next_ms = self._records.due.next_ms
         sleep_s = _LONGEST_SLEEP_S
         if next_ms is not None:
-            sleep_s = min(max((next_ms - self._group.now_ms()) / 1000, 0.001), sleep_s)
+            sleep_s = min(max((next_ms - self._now_ms()) / 1000, 0.001), sleep_s)
         with trio.move_on_after(sleep_s):
             await self._changed.park()
 
+    def _now_ms(self) -> int:
+        """Log time: leases and retries end by nobody's own clock."""
+        return self._group.now_ms()
+
     def _look(self, nursery: trio.Nursery) -> None:
         """Begin all that is due, as far as there is room."""
-        now_ms = self._group.now_ms()
+        now_ms = self._now_ms()
         while taken := self._records.due.take(now_ms, _AT_ONCE):
             for number in taken:
                 self._sort(number)
@@ -225,6 +229,8 @@ class Deliverer:
         """Record an attempt, make it, and record what came of it. Raises `Unavailable`,
         `OutcomeUnknown`: the attempt was not made."""
         number, url = subscription.number, subscription.config.webhook_url
+        # A cluster that was restored begins without keys.
+        await self._keyring.ensure()
         attempt = subscription.attempts + 1
         begun = await self._group.writes.propose(BeginDelivery(number, wake_id, attempt))
         if begun.result is not Result.DONE or begun.wake is None:
