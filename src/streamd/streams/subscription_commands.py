@@ -86,7 +86,7 @@ class ReleaseWake(msgspec.Struct, frozen=True, array_like=True, tag="release-wak
 
 
 class AddSubscriptionKey(msgspec.Struct, frozen=True, array_like=True, tag="add-subscription-key"):
-    """A key of the cluster becomes the one in use, and those of before stay for a while
+    """A key of the cluster becomes the one in use, and earlier ones stay for a while
     (`keys.with_key`): `DONE`; `STALE` if another has its number by then;
     `TOO_MANY_SUBSCRIPTION_KEYS`."""
 

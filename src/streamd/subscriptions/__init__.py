@@ -7,9 +7,9 @@ which clients name them, and `transitions` what happens to a record: it wakes, i
 and ended. The machine (`streamd.streams`) applies these rules in the log's order and time, and
 knows which streams are linked.
 
-Who was woken is proved by `tokens`; what a webhook is sent and how its receiver can check it is in
-`webhook_texts`, and where it may be sent in `webhook_urls`. The `keys` for this are replicated, so
-that every node believes the tokens of every other. Time and random bytes are passed in.
+`tokens` prove which wake their bearer has. `webhook_texts` has what a webhook is sent and how its
+receiver can check it, and `webhook_urls` where it may be sent. The `keys` for this are replicated,
+so that every node believes the tokens of every other. Time and random bytes are passed in.
 
 Invariants:
 
