@@ -55,6 +55,9 @@ class Group:
     `pins`.
     """
 
+    # The version of the subscriptions at the end of the last turn.
+    _subscriptions: object = None
+
     def __init__(
         self,
         core: Core,
@@ -88,7 +91,6 @@ class Group:
         self._wake = self._loop.wake
         self._turned: Callable[[], None] = lambda: None
         self._changes_made = trio.lowlevel.ParkingLot()  # wakes `_publish`
-        self._subscriptions = self.state.subscriptions.version
         self.view = GroupView(core, self._wake)
 
         # From a write to an entry.

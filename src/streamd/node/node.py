@@ -129,11 +129,7 @@ class Node:
         reader = ColdReader(None) if self.cold_tier is None else self.cold_tier.reader
         self.reads = Reads(state, stores.state, reader, run_blocking)
         self.subscriptions = SubscriptionReads(self.group, self.reads, stores.state, run_blocking)
-        webhooks = webhooks or Webhooks()
-        self.keyring = Keyring(self.group, webhooks, self._secrets)
-        self.deliverer = Deliverer(
-            self.group, self.keyring, webhooks, self.subscriptions.for_wake, clock_ms
-        )
+        self._set_up_delivery(webhooks or Webhooks(), clock_ms)
         self.prover = None if self.archive is None else Prover(self.archive, self.reads)
         self.foresight = Foresight(self.group, self.reads)
         self.lookup = PositionLookup(self.group, self.reads, self.foresight)
@@ -145,6 +141,12 @@ class Node:
             self.operations = self._operations(cluster, self.administration, hosts)
             self._ship_snapshots(cluster, random, only_hot=cold is not None)
         self._nursery: trio.Nursery | None = None
+
+    def _set_up_delivery(self, webhooks: Webhooks, clock_ms: Callable[[], int]) -> None:
+        self.keyring = Keyring(self.group, webhooks, self._secrets)
+        self.deliverer = Deliverer(
+            self.group, self.keyring, webhooks, self.subscriptions.for_wake, clock_ms
+        )
 
     def _ship_snapshots(self, cluster: Cluster, random: Random, *, only_hot: bool) -> None:
         """Set up what sends Raft snapshots to other nodes, and takes theirs."""
