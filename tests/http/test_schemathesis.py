@@ -64,6 +64,7 @@ QUERIES: tuple[dict[str, str], ...] = (
     {"offset": "now", "live": "sse"},
     {"offset": "now", "live": "long-poll"},
 )
+SUBSCRIPTION = {"type": "pull-wake", "pattern": "agents/*", "wake_stream": "wakes/pool"}
 FRAMES = b"\0\0\0\3one\0\0\0\3two"
 
 schema = schemathesis.openapi.from_dict(describe())
@@ -93,6 +94,8 @@ class Place:
         client.put("/agents/source", headers=TEXT, content=b"shared")
         client.put("/agents/fork", headers={"Stream-Forked-From": "/agents/source"})
         client.delete("/agents/source")
+        client.put("/v1/stream/wakes/pool", headers=JSON)
+        client.put("/v1/stream/__ds/subscriptions/mailer", json=SUBSCRIPTION)
 
     def aim(self, case: schemathesis.Case[Any]) -> None:
         """Aim two requests of three at something that exists, half of them with a chance of
@@ -110,6 +113,8 @@ class Place:
             names["stream"] = stream
         if "path" in names:
             names["path"] = f"agents/{stream}"
+        if "subscription" in names:
+            names["subscription"] = "mailer"
         if "snapshot" in names:
             names["stream"] = "short"
             head = self._client.head("/agents/short").headers
