@@ -80,6 +80,17 @@ def test_directories_that_others_may_read_are_closed_to_them_at_the_next_start(
         assert "could read the directory" not in server_output(server)
 
 
+def test_a_sealing_secret_that_others_may_read_causes_a_warning(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s" * 64)
+    secret.chmod(0o644)
+    environment = {"STREAMD_SUBSCRIPTIONS_SECRET_FILE": str(secret)}
+    with ServerProcess(tmp_path / "data", environment=environment) as server:
+        output = server_output(server)
+    assert "readable by other users" in output
+    assert f"path={secret}" in output
+
+
 def test_a_directory_where_anyone_may_make_files_stays_so_with_a_warning(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -225,7 +225,12 @@ def _keep_from_others(config: Config, directory: Path) -> None:
                     "other users of this machine could read the directory; its mode was corrected",
                     path=str(path),
                 )
-    keys = (config.server.tls_key, config.cluster.tls_key, config.cluster.secret_file)
+    keys = (
+        config.server.tls_key,
+        config.cluster.tls_key,
+        config.cluster.secret_file,
+        config.subscriptions.secret_file,
+    )
     for path in (*directories, *(Path(key) for key in keys if key is not None)):
         with suppress(OSError):  # A cold store that does not answer yet may lack its directory.
             if is_open_to_others(path):

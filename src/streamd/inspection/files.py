@@ -17,6 +17,7 @@ def secret_files(config: Config) -> Mapping[str, Path]:
         "cluster.tls_key": config.cluster.tls_key,
         "cluster.secret_file": config.cluster.secret_file,
         "heads.token_file": config.heads.token_file,
+        "subscriptions.secret_file": config.subscriptions.secret_file,
     }
     return {key: Path(file) for key, file in named.items() if file is not None}
 
