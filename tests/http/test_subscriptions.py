@@ -338,6 +338,21 @@ def test_a_webhook_leads_to_a_public_place_over_tls(place: Authorized, url: str)
     assert refused.json()["error"]["message"].startswith("webhook.url: ")
 
 
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "after=%ff"])
+def test_a_wrong_page_is_refused_before_anything_is_made(place: Authorized, query: str) -> None:
+    refused = place.ask("PUT", f"{ALL}/faulty?{query}", json=PULL)
+    assert told(refused) == (400, "INVALID_REQUEST")
+    assert place.ask("GET", f"{ALL}/faulty").status_code == 404
+
+
+def test_wakes_of_a_webhook_are_not_claimed(place: Authorized) -> None:
+    path = f"{ALL}/hook-{next(_numbers)}"
+    assert place.ask("PUT", path, json=HOOK).status_code == 201
+    refused = place.ask("POST", f"{path}/claim", json={"worker": "w"})
+    assert told(refused) == (400, "INVALID_REQUEST")
+    assert "sent to a webhook" in refused.json()["error"]["message"]
+
+
 def test_a_large_body_is_refused(place: Authorized) -> None:
     body = {**PULL, "description": " " * 1024 * 1024}
     assert told(place.ask("PUT", f"{ALL}/faulty", json=body)) == (413, "BODY_TOO_LARGE")

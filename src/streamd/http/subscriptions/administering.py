@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import NamedTuple
 
 import msgspec
 
@@ -60,7 +61,7 @@ _ENCODER = msgspec.json.Encoder()
 
 async def put(service: Service, request: Request, route: SubscriptionRoute) -> Response:
     """PUT of a subscription: create it, or confirm that it is as asked for."""
-    asked = decoded(request.body, NewSubscription)
+    asked, wanted = decoded(request.body, NewSubscription), _wanted(request)
     config, named = _config(service, asked), _keys(asked.streams or [])
     subscribing.check(request.identity, config, named)
     note(
@@ -75,9 +76,7 @@ async def put(service: Service, request: Request, route: SubscriptionRoute) -> R
     match outcome.result:
         case Result.CREATED | Result.EXISTS:
             status = 201 if outcome.result is Result.CREATED else 200
-            return await _shown(
-                service, request, find(service, request, route.subscription_id), status
-            )
+            return await _shown(service, request, route.subscription_id, wanted, status)
         case Result.SUBSCRIPTION_EXISTS:
             return error_response(Problem.SUBSCRIPTION_ALREADY_EXISTS)
         case _:
@@ -86,8 +85,9 @@ async def put(service: Service, request: Request, route: SubscriptionRoute) -> R
 
 async def show(service: Service, request: Request, route: SubscriptionRoute) -> Response:
     """GET of a subscription, with a page of its streams."""
+    wanted = _wanted(request)
     await service.catch_up()
-    return await _shown(service, request, find(service, request, route.subscription_id), 200)
+    return await _shown(service, request, route.subscription_id, wanted, 200)
 
 
 async def delete(service: Service, request: Request, route: SubscriptionRoute) -> Response:
@@ -192,13 +192,27 @@ def json_response(body: msgspec.Struct, status: int = 200) -> Response:
     return Response(status, JSON_HEAD, _ENCODER.encode(body))
 
 
-async def _shown(service: Service, request: Request, found: Subscription, status: int) -> Response:
+class _Wanted(NamedTuple):
+    """Which streams an answer shows: so many of those whose keys come after one."""
+
+    after: bytes
+    limit: int
+
+
+def _wanted(request: Request) -> _Wanted:
+    """Raises `ProblemError`."""
     given = parse_query(request.query)
-    after, limit = text_of(given, b"after").decode(), limit_of(given, MAX_STREAMS)
-    page = await service.node.subscriptions.page(
-        found.number, key_of(after) if after else b"", limit
-    )
-    if page is None:  # It was deleted since.
+    after = text_of(given, b"after").decode()
+    return _Wanted(key_of(after) if after else b"", limit_of(given, MAX_STREAMS))
+
+
+async def _shown(
+    service: Service, request: Request, subscription_id: str, wanted: _Wanted, status: int
+) -> Response:
+    number = find(service, request, subscription_id).number
+    page = await service.node.subscriptions.page(number, *wanted)
+    found = service.node.group.state.subscriptions.get(number)
+    if page is None or found is None:  # It was deleted since.
         raise Problem.SUBSCRIPTION_NOT_FOUND.error()
     return json_response(views.whole(service, request, found, page), status)
 

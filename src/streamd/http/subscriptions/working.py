@@ -52,21 +52,23 @@ async def claim(service: Service, request: Request, route: ClaimRoute) -> Respon
         raise Problem.INVALID_REQUEST.error("worker: a name has printable characters")
     await service.catch_up()
     found = find(service, request, route.subscription_id)
-    if found.config.kind == "webhook":
-        raise Problem.INVALID_REQUEST.error("the subscription's wakes are sent to a webhook")
+    number, lease_ttl_ms = found.number, found.config.lease_ttl_ms
     check_features(service)
     await service.node.keyring.ensure()
     outcome = await propose(service, ClaimWake(route.subscription_id, asked.worker))
     if outcome.result is not Result.DONE or outcome.wake is None:
         return _refused(outcome)
     wake = outcome.wake
+    if wake.number != number:
+        # Another one has the id by now, which this sender may not use.
+        raise Problem.SUBSCRIPTION_NOT_FOUND.error()
     streams = await service.node.subscriptions.for_wake(wake.number)
     body = ClaimBody(
         wake.wake_id,
         wake.generation,
         _minted(service, wake),
         views.stream_bodies(streams),
-        found.config.lease_ttl_ms,
+        lease_ttl_ms,
     )
     return json_response(body)
 
@@ -157,6 +159,8 @@ _ACK_FAULTS = {
 
 
 def _refused(outcome: Outcome) -> Response:
+    if outcome.result is Result.NOT_PULL_WAKE:
+        raise Problem.INVALID_REQUEST.error("the subscription's wakes are sent to a webhook")
     problem, wake = _PROBLEMS[outcome.result], outcome.wake
     if wake is None or problem is Problem.SUBSCRIPTION_NOT_FOUND:
         return error_response(problem)
