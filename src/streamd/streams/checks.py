@@ -71,10 +71,11 @@ from streamd.streams.subscription_commands import (
     PutSubscription,
     ReleaseWake,
     UnlinkStream,
+    VerifyClaim,
     WakeSubscription,
 )
 from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
-from streamd.subscriptions.checks import config_fault, is_id, is_worker
+from streamd.subscriptions.checks import config_fault, is_fence, is_id, is_worker
 from streamd.subscriptions.model import MAX_ACKS, MAX_NAMED, Ack
 
 MAX_TAGS = 64
@@ -223,6 +224,8 @@ def _judged(command: Command) -> _Judged:
             return _judged_worker(command)
         case AddSubscriptionKey():
             return iter((("key", is_applicable(command)),))
+        case VerifyClaim(stamp=stamp):
+            return iter((("stamp", is_fence(stamp)),))
         case _:
             return iter((("type", False),))
 
@@ -238,6 +241,7 @@ def _judged_append(command: Append) -> _Judged:
     yield "seq", command.seq is None or _is_token(command.seq)
     yield "producer", command.producer is None or _is_stamp(command.producer)
     yield "if_match", command.if_match is None or _is_condition(command.if_match)
+    yield "fence", command.fence is None or is_fence(command.fence)
 
 
 def _judged_create(command: Create) -> _Judged:
@@ -451,5 +455,6 @@ def _asks_no_more(command: Command, first: Append) -> bool:
         and command.seq is None
         and command.producer is None
         and command.if_match is None
+        and command.fence is None
         and bool(command.lengths)
     )

@@ -24,6 +24,7 @@
 ``e``  subscription's number, stream key     the subscription names the stream
 ``L``  subscription's number, stream key     the stream is linked to it: for listing only
 ``P``  subscription's number, stream key     the stream has records it did not acknowledge
+``f``  subscription's number                 `EndedClaims` of a subscription that was deleted
 ``j``  number                                `SubscriptionKey` of the cluster
 =====  ====================================  =========================================
 
@@ -60,6 +61,7 @@ SUBSCRIPTION = b"q"
 NAMED = b"e"
 LINKED = b"L"
 PENDING = b"P"
+ENDED_CLAIMS = b"f"
 SUBSCRIPTION_KEY = b"j"
 
 _NUMBER = Struct(">Q")

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from operator import attrgetter
 
-from streamd.streams import keys
+from streamd.streams import keys, seals
 from streamd.streams.model import Stream
 from streamd.streams.state import State
 from streamd.subscriptions.model import MAX_LINKS, Ack, Link, Subscription
@@ -55,9 +55,7 @@ def refresh(state: State, key: bytes, stream: Stream) -> None:
 def _may_match(state: State, key: bytes, number: int, links: int) -> bool:
     """Whether a pattern that matches a stream links it: a wake stream does not wake its own
     subscription, and a stream has so many links and no more."""
-    subscription = state.subscriptions.get(number)
-    assert subscription is not None, "a pattern belongs to a subscription"
-    return subscription.config.wake_key != key and links < MAX_LINKS
+    return _found(state, number).config.wake_key != key and links < MAX_LINKS
 
 
 def _linked(state: State, key: bytes, stream: Stream, links: dict[int, Link], number: int) -> Link:
@@ -67,8 +65,16 @@ def _linked(state: State, key: bytes, stream: Stream, links: dict[int, Link], nu
         link = links[number] = Link(number, stream.records, stream.size)
         state.subscriptions.rows.put(keys.LINKED, number, key, exists=True)
         if stream.settings.write_fence:
-            _count_fenced(state, number, 1)
+            seals.link(stream, _count_fenced(state, number, 1))
     return link
+
+
+def will_link(state: State, key: bytes, stream: Stream, number: int) -> bool:
+    """Whether a stream is not linked to a subscription only because it was not looked at since
+    that was made."""
+    return number in state.subscriptions.matching(key) and _may_match(
+        state, key, number, len(stream.links)
+    )
 
 
 def _watch(state: State, stream: Stream) -> None:
@@ -115,6 +121,8 @@ def drop(state: State, key: bytes, stream: Stream, number: int) -> None:
     link = find(stream, number)
     if link is not None:
         _forget(state, key, stream, link)
+        if stream.settings.write_fence:
+            seals.unlink(state, stream, _found(state, number))
         stream.links = tuple(one for one in stream.links if one is not link)
         _watch(state, stream)
 
@@ -124,13 +132,13 @@ def drop_all(state: State, key: bytes, stream: Stream) -> None:
     for link, _ in living(state, stream):
         _forget(state, key, stream, link)
     stream.links = ()
+    if stream.fence.marks:
+        seals.drop(state, stream)
 
 
 def _forget(state: State, key: bytes, stream: Stream, link: Link) -> None:
-    subscription = state.subscriptions.get(link.number)
-    assert subscription is not None
     if link.is_pending:
-        _settle(state, key, subscription, link)
+        _settle(state, key, _found(state, link.number), link)
     state.subscriptions.rows.put(keys.LINKED, link.number, key, exists=False)
     if stream.settings.write_fence:
         _count_fenced(state, link.number, -1)
@@ -146,11 +154,18 @@ def _settle(state: State, key: bytes, subscription: Subscription, link: Link) ->
     state.subscriptions.put(subscription)
 
 
-def _count_fenced(state: State, number: int, more: int) -> None:
-    subscription = state.subscriptions.get(number)
-    assert subscription is not None
+def _count_fenced(state: State, number: int, more: int) -> Subscription:
+    subscription = _found(state, number)
     subscription.fenced_links += more
     state.subscriptions.put(subscription)
+    return subscription
+
+
+def _found(state: State, number: int) -> Subscription:
+    """The subscription of a link or a pattern, which exists."""
+    subscription = state.subscriptions.get(number)
+    assert subscription is not None, "its links and its pattern go with it"
+    return subscription
 
 
 # -- acknowledging ---------------------------------------------------------------------------------

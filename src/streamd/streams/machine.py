@@ -16,8 +16,10 @@ from streamd.streams import (
     packing,
     producers,
     quotas,
+    seals,
     snapshots,
     tokens,
+    write_fences,
 )
 from streamd.streams.checks import in_runs, is_applicable
 from streamd.streams.commands import (
@@ -260,8 +262,15 @@ class Machine:
     def judge_append(self, command: Append, now_ms: int) -> Stream | Outcome:
         """The stream to append to, or the outcome of an append that changes nothing."""
         stream = self._living(command.key, now_ms)
+        fence = command.fence
         if isinstance(stream, Result):
+            if fence is not None and fence.is_alone:
+                return write_fences.out_of_scope()
             return self._absent(stream, command.key, command.if_match)
+        if fence is not None or stream.settings.write_fence:
+            refusal = write_fences.refusal(self.state, stream, command, now_ms)
+            if refusal is not None:
+                return refusal
         producer = command.producer
         if producer is not None:
             # Before the condition: a retry carries the ETag from before the first try, so it would
@@ -294,10 +303,12 @@ class Machine:
         change = self._change(stream)
         if command.seq is not None:
             stream.last_seq = command.seq
-        is_watched = False
+        is_fenced, is_watched = stream.settings.write_fence, False
+        if stream.watched != self.state.header.pattern_version and (command.lengths or is_fenced):
+            is_watched = links.look(self.state, command.key, stream)
+        if is_fenced:
+            seals.settle(self.state, stream)
         if command.lengths:
-            if stream.watched != self.state.header.pattern_version:
-                is_watched = links.look(self.state, command.key, stream)
             self.state.append(command.key, stream, [(command.data, command.lengths)])
             quotas.grow(self.state, command.key, stream, len(command.data))
             stream.last_write_ms = now_ms
@@ -309,14 +320,17 @@ class Machine:
             stream.touched_ms = now_ms
         producer = command.producer
         if producer is not None:
-            producers.remember(self.state, command.key, stream, producer, now_ms)
+            is_bound = is_fenced and command.fence is not None
+            producers.remember(self.state, command.key, stream, producer, now_ms, is_bound=is_bound)
+        if is_fenced and command.fence is not None:
+            seals.write(stream, command.fence)
         self.state.streams.put(command.key, stream)
         result = Result.APPENDED if command.lengths else Result.CLOSED
         if producer is None:
             outcome = Outcome(result, stream.tail, stream.closed, incarnation=stream.stream_id)
         else:
             outcome = Outcome.of(result, stream, producer.epoch, producer.seq)
-        if is_watched:
+        if is_watched and command.lengths:
             # Last, because the event of a wake may be appended to this stream.
             self._wakes.appended(command.key, stream, now_ms)
         return outcome
@@ -475,6 +489,6 @@ class Machine:
 
     def _end(self, key: bytes, stream: Stream) -> None:
         self._change(stream).ended = True
-        if stream.links:
+        if stream.links or stream.fence.marks:
             links.drop_all(self.state, key, stream)
         end_stream(self.state, key, stream)

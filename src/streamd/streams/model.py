@@ -15,6 +15,7 @@ from streamd.streams.content import DEFAULT_CONTENT_TYPE, media_type
 from streamd.streams.log_keys import LogKey
 from streamd.streams.offsets import START, Position
 from streamd.streams.scrubs import Scrub
+from streamd.subscriptions.fences import StreamFence
 from streamd.subscriptions.model import Link
 
 
@@ -84,6 +85,7 @@ class ProducerState(msgspec.Struct, array_like=True, gc=False):
     """The last request of a producer that took effect, and the tail that it led to.
 
     `touched_ms` is the log time of that request, 0 for a producer that its stream does not count.
+    One that `is_bound` has written under a claim, and only claims may use its id (`write_fences`).
     """
 
     epoch: int
@@ -91,6 +93,7 @@ class ProducerState(msgspec.Struct, array_like=True, gc=False):
     record: int
     byte: int
     touched_ms: int = 0
+    is_bound: bool = False
 
 
 class Verdict(Enum):
@@ -189,7 +192,8 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     not count its bytes yet (`quotas`). `producers` is how many producers are counted (`producers`).
 
     `links` are those to subscriptions, in the order of their numbers (`links`). An append need not
-    look at them if `watched` is `Header.pattern_version`.
+    look at them if `watched` is `Header.pattern_version`. `fence` is empty unless the stream takes
+    fenced writes.
     """
 
     stream_id: int
@@ -217,6 +221,7 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     producers: int = 0
     links: tuple[Link, ...] = ()
     watched: int = 0
+    fence: StreamFence = StreamFence()
 
     @property
     def cold_from(self) -> Position:

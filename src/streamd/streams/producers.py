@@ -5,6 +5,8 @@ A stream remembers its producers, and at most `MAX_PRODUCERS` of those that are 
 before it has been idle for `MIN_IDLE_MS`: until then a request that is sent again must be
 recognised. A further producer is refused while no other may be ended.
 
+A producer that has written under a claim stays for as long as its stream (`write_fences`).
+
 Producers of requests that were not counted, which came before all members understood this, stay
 until they send another one.
 """
@@ -56,8 +58,17 @@ def is_one_too_many(state: State, stream: Stream, command: Append) -> bool:
     return state.producers.get(keys.producer_key(stream.stream_id, stamp.producer_id)) is None
 
 
-def remember(state: State, key: bytes, stream: Stream, stamp: ProducerStamp, now_ms: int) -> None:
-    """Remember a request that took effect. The caller stores the stream."""
+def remember(
+    state: State,
+    key: bytes,
+    stream: Stream,
+    stamp: ProducerStamp,
+    now_ms: int,
+    *,
+    is_bound: bool,
+) -> None:
+    """Remember a request that took effect; from one on that `is_bound` only claims may use the id.
+    The caller stores the stream."""
     row = keys.producer_key(stream.stream_id, stamp.producer_id)
     known = state.producers.get(row)
     was_counted = known is not None and known.touched_ms > 0
@@ -66,7 +77,10 @@ def remember(state: State, key: bytes, stream: Stream, stamp: ProducerStamp, now
         stream.producers += 1
         if stream.producers >= CROWDED:
             _note_crowded(state, key)
-    row_now = ProducerState(stamp.epoch, stamp.seq, stream.records, stream.size, touched_ms)
+    is_bound = is_bound or (known is not None and known.is_bound)
+    row_now = ProducerState(
+        stamp.epoch, stamp.seq, stream.records, stream.size, touched_ms, is_bound
+    )
     state.producers.put(row, row_now)
 
 
@@ -86,8 +100,9 @@ def end_idle(state: State, command: EndProducers, now_ms: int) -> Outcome:
 
 
 def is_idle(known: ProducerState, now_ms: int) -> bool:
-    """Whether a producer may be ended."""
-    return known.touched_ms > 0 and known.touched_ms + MIN_IDLE_MS <= now_ms
+    """Whether a producer may be ended. One that is bound may not: it would be forgotten that only
+    claims may use its id."""
+    return 0 < known.touched_ms <= now_ms - MIN_IDLE_MS and not known.is_bound
 
 
 def _note_crowded(state: State, key: bytes) -> None:

@@ -58,6 +58,7 @@ from streamd.streams.subscription_records import SubscriptionRecords
 from streamd.streams.tables import KeyValue, Table
 from streamd.streams.tails import Tails
 from streamd.streams.tokens import Tokens
+from streamd.subscriptions.fences import EndedClaims
 
 _STREAM_LIMIT = 50_000
 _PRODUCER_LIMIT = 50_000
@@ -66,6 +67,7 @@ _BLOB_LIMIT = 10_000
 _SLICE_LIMIT = 10_000
 _PACK_LIMIT = 10_000
 _SESSION_LIMIT = 1_000
+_ENDED_LIMIT = 10_000
 TAIL_LIMIT_BYTES = 96 * 1024 * 1024
 # The rough memory cost of a table's change while it waits to be stored.
 _ROW_BYTES = 300
@@ -118,6 +120,7 @@ class State:
         self.slices = Table(ColdSlice, keys.SLICE, store.get, _SLICE_LIMIT)
         self.packs = Table(Pack, keys.PACK, store.get, _PACK_LIMIT)
         self.sessions = Table(WriteSession, keys.SESSION, store.get, _SESSION_LIMIT)
+        self.ended_claims = Table(EndedClaims, keys.ENDED_CLAIMS, store.get, _ENDED_LIMIT)
         self.tokens = Tokens(store)
         self.limits = LimitsTable(store)
         self.operations = OperationRecords(store)
@@ -131,6 +134,7 @@ class State:
             self.slices,
             self.packs,
             self.sessions,
+            self.ended_claims,
         )
         self._loaded_ahead: dict[bytes, Table[Any]] = {
             keys.STREAM: self.streams,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 
-from streamd.streams import links
+from streamd.streams import links, seals, write_fences
 from streamd.streams.commands import Outcome, Result
 from streamd.streams.model import Stream
 from streamd.streams.state import State
@@ -26,6 +26,7 @@ from streamd.streams.subscription_commands import (
     ReleaseWake,
     SubscriptionCommand,
     UnlinkStream,
+    VerifyClaim,
     WakeSubscription,
 )
 from streamd.streams.wakes import Wakes
@@ -73,6 +74,8 @@ class Subscribing:
                 return self._acknowledge(command, now_ms)
             case ReleaseWake():
                 return self._release(command, now_ms)
+            case VerifyClaim():
+                return write_fences.verify(self._state, command.stamp, now_ms)
             case AddSubscriptionKey():
                 return self._add_key(command, now_ms)
             case BeginDelivery():
@@ -121,6 +124,7 @@ class Subscribing:
         header = state.header
         header.generation_floor = max(header.generation_floor, subscription.generation)
         header.pattern_version += 1
+        seals.delete(state, subscription)
         state.subscriptions.delete(subscription)
         state.discard_subscription(subscription.number)
         return Outcome(Result.DELETED)

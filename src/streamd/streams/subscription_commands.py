@@ -11,7 +11,7 @@ import msgspec
 
 from streamd.streams.bounds import Number
 from streamd.subscriptions.keys import SubscriptionKey
-from streamd.subscriptions.model import Ack, SubscriptionConfig, WakeStamp
+from streamd.subscriptions.model import Ack, FenceStamp, SubscriptionConfig, WakeStamp
 
 
 class PutSubscription(msgspec.Struct, frozen=True, array_like=True, tag="put-subscription"):
@@ -85,6 +85,13 @@ class ReleaseWake(msgspec.Struct, frozen=True, array_like=True, tag="release-wak
     stamp: WakeStamp
 
 
+class VerifyClaim(msgspec.Struct, frozen=True, array_like=True, tag="verify-claim"):
+    """Whether a claim is the present one (write fencing, section 9.1): `DONE`, with its lease, or
+    `WRITE_FENCED`. It changes nothing."""
+
+    stamp: FenceStamp
+
+
 class AddSubscriptionKey(msgspec.Struct, frozen=True, array_like=True, tag="add-subscription-key"):
     """A key of the cluster becomes the one in use, and earlier ones stay for a while
     (`keys.with_key`): `DONE`; `STALE` if another has its number by then;
@@ -140,6 +147,7 @@ SubscriptionCommand = (
     | ClaimWake
     | AcknowledgeWake
     | ReleaseWake
+    | VerifyClaim
     | AddSubscriptionKey
     | BeginDelivery
     | EndDelivery

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from streamd.streams import links, quotas
+from streamd.streams import links, quotas, seals
 from streamd.streams.commands import Change, Result
 from streamd.streams.content import JSON_SEPARATOR, is_json
 from streamd.streams.model import Stream
@@ -163,6 +163,8 @@ class Wakes:
         state = self._state
         change = self._changed(stream)
         is_watched = links.look(state, key, stream)
+        if stream.settings.write_fence:
+            seals.settle(state, stream)
         state.append(key, stream, [(data, [len(data)])])
         quotas.grow(state, key, stream, len(data))
         stream.last_write_ms = now_ms

@@ -12,9 +12,12 @@ from streamd.subscriptions.model import (
     MAX_URL_BYTES,
     MAX_WORKER_CHARACTERS,
     MIN_LEASE_MS,
+    Credential,
+    FenceStamp,
     SubscriptionConfig,
 )
 
+_WAKE = re.compile(r"w_[0-9a-f]{32}")
 _URL = re.compile(r"https?://[\x21-\x7e]+")
 
 
@@ -26,6 +29,14 @@ def is_id(text: str) -> bool:
 def is_worker(text: str) -> bool:
     """Whether a worker can have that name."""
     return 1 <= len(text) <= MAX_WORKER_CHARACTERS and text.isprintable()
+
+
+def is_fence(stamp: FenceStamp) -> bool:
+    """Whether a write can show that: a claim, or nothing of one if the credential is another."""
+    if stamp.credential is not Credential.WRITE:
+        return stamp == FenceStamp(credential=stamp.credential, is_alone=stamp.is_alone)
+    is_named = not stamp.holder or is_worker(stamp.holder)
+    return stamp.number > 0 and _WAKE.fullmatch(stamp.wake_id) is not None and is_named
 
 
 def is_url(text: str) -> bool:

@@ -6,6 +6,7 @@ be part of a cycle (``gc=False``).
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated, Literal
 
 import msgspec
@@ -101,6 +102,10 @@ class Subscription(msgspec.Struct, array_like=True, gc=False):
         what `status` says (protocol section 6.3)."""
         return self.failures > 0 and self.next_attempt_ms is not None
 
+    def is_leased(self, now_ms: int) -> bool:
+        """Whether somebody has the wake, and the lease has not lapsed."""
+        return self.lease_until_ms is not None and now_ms < self.lease_until_ms
+
     @property
     def due_ms(self) -> int | None:
         """When something is to be done about it: its lease ends, or there is another attempt."""
@@ -138,13 +143,30 @@ class WakeStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     wake_id: str
 
 
-class FenceStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The claim that a fenced write was made under: that of the writer's token."""
+class Credential(Enum):
+    """What a write shows: the write token of a claim; something that no claim has given; or the
+    token that acknowledges a wake, which permits no writes."""
 
-    number: _Number
-    generation: _Number
-    wake_id: str
-    holder: str
+    WRITE = 0
+    INVALID = 1
+    WAKE = 2
+
+
+class FenceStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The claim that a fenced write was made under: that of the writer's token, which is good until
+    `expires_ms` of log time.
+
+    Of another `credential` the claim is empty. With `is_alone` nothing but the token permits the
+    write.
+    """
+
+    number: _Number = 0
+    generation: _Number = 0
+    wake_id: str = ""
+    holder: str = ""
+    expires_ms: _Number = 0
+    credential: Credential = Credential.WRITE
+    is_alone: bool = False
 
 
 class Ack(msgspec.Struct, frozen=True, array_like=True, gc=False):
