@@ -89,7 +89,7 @@ CALLED_BY_LIBRARIES = {
 # Fields of JSON answers, which clients read.
 ANSWERED = {
     "deleted_bytes", "first_offset", "last_offset", "bucket_id", "created_at_ms", "kept_streams",
-    "acked_offset", "callback_token", "write_token",
+    "acked_offset", "callback_token", "write_token", "lease_remaining_ms",
 }  # fmt: skip
 # Fields of stored rows and commands, for programs that read the formats: docs/formats.md.
 STORED = {"dead_ms", "has_gap"}

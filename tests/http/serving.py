@@ -16,6 +16,7 @@ import trio
 
 from streamd.app import App, Environment
 from streamd.config.settings import AuthConfig, ColdConfig, Config, ServerConfig
+from streamd.config.subscriptions import SubscriptionsConfig
 from streamd.credentials.tls_files import TlsFiles
 from streamd.group.stores import Stores
 from streamd.http.door.front_door import FrontDoor
@@ -247,13 +248,19 @@ async def serving(
     ssl_context: ssl.SSLContext | None = None,
     cold: ColdConfig | None = None,
     auth: AuthConfig | None = None,
+    subscriptions: SubscriptionsConfig | None = None,
     **server_settings: Any,
 ) -> AsyncIterator[Serving]:
     """Serve as `streamd serve` does, on a port of the system's choice, until the block ends."""
     # What pages may do is not the matter here; requests written byte by byte call the node x.
     settings = {"allowed_hosts": ["x"], "allowed_origins": ["*"], **server_settings}
     server = ServerConfig(data_dir=str(tmp_path / "data"), **settings)
-    config = Config(server=server, cold=cold or ColdConfig(), auth=auth or AuthConfig())
+    config = Config(
+        server=server,
+        cold=cold or ColdConfig(),
+        auth=auth or AuthConfig(),
+        subscriptions=subscriptions or SubscriptionsConfig(),
+    )
     stores = await in_thread(Stores.open, Path(server.data_dir), server.node_id)
     failure: Exception | None = None
     clock = Clock()

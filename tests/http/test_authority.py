@@ -141,7 +141,7 @@ PUBLIC = ["/healthz", "/readyz/local", "/readyz/cluster", "/openapi.json"]
 # These ask for the token of a wake instead.
 OF_WAKES = {
     f"/v1/stream/__ds/subscriptions/{{subscription}}/{act}"
-    for act in ("ack", "callback", "release")
+    for act in ("ack", "callback", "release", "claim/verify")
 }
 KEYS = "/v1/stream/__ds/jwks.json"
 

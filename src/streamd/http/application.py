@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 import trio
 
-from streamd.auth.identity import SignedIdentity
+from streamd.auth.identity import Identity, SignedIdentity
 from streamd.config.settings import ServerConfig
 from streamd.group.proposals import NoRoom, Unavailable
 from streamd.http.access.auditor import Auditor
@@ -20,7 +21,7 @@ from streamd.http.protocol.fields import refuse_coding
 from streamd.http.protocol.messages import LateAnswer, LiveResponse, Parked, Request, Response
 from streamd.http.protocol.raw_paths import NO_SUCH_ROUTE, BadPath
 from streamd.http.protocol.refusals import REFUSALS
-from streamd.http.protocol.routing import SnapshotRoute, StreamRoute
+from streamd.http.protocol.routing import BatchRoute, SnapshotRoute, StreamRoute, Target
 from streamd.http.router import RESOURCES, Found, Resource, find, find_operation, preflight
 from streamd.http.routes import Judge, Prompt
 from streamd.http.streams.large_writes import refusal_of_large_write
@@ -129,7 +130,7 @@ class HttpApplication:
                 self._check_page(request, resource)
             if needs_of is not None:
                 wanted = partial(needs_of, target, request.headers)
-                request.identity = self._authority.admit(request, wanted)
+                request.identity = self._sender(request, target, wanted)
         except (ProblemError, Unavailable):
             if late := self._rates.refusal(request):
                 return late
@@ -137,6 +138,21 @@ class HttpApplication:
         if is_required and needs_of is OPEN:
             return self._rates.refusal(request)
         return self._rates.refusal(request, target)
+
+    def _sender(
+        self, request: Request, target: Target | None, needs_of: Callable[[], Sequence[Need]]
+    ) -> Identity:
+        """The sender of a request that may have what it asks for. What an append may write that has
+        nothing but the write token of a claim, the log decides. Raises one of `REFUSALS`."""
+        claim = None
+        if request.method == "POST" and isinstance(target, StreamRoute | BatchRoute):
+            claim = self._service.write_tokens.admit(request)
+        if claim is None:
+            return self._authority.admit(request, needs_of)
+        if request.connection.certificate is not None:
+            with suppress(ProblemError):
+                return self._authority.admit(request, needs_of)
+        return claim
 
     def _admit_again(self, request: Request, response: Response | LiveResponse | Parked) -> None:
         """Raises one of `REFUSALS` if an answer is not for its sender after all: it may have waited

@@ -43,7 +43,7 @@ from streamd.http.protocol.messages import Parked, Request, Response
 from streamd.http.streams import batches, bootstrap, buckets, reading, snapshots, writes
 from streamd.http.streams.service import Service
 from streamd.http.streams.writes import Write
-from streamd.http.subscriptions import administering, working
+from streamd.http.subscriptions import administering, verifying, working
 from streamd.streams.limits import Kind
 
 # Answers a read without waiting, or with None leaves it to the handler.
@@ -177,9 +177,15 @@ def _on_subscriptions() -> tuple[Route, ...]:
     named, subscription = _reserved(f"{one}/streams"), _reserved(one)
     link, test = _reserved(f"{one}/streams/{{path}}"), _reserved(f"{one}/test")
     claim = _reserved(f"{one}/claim", is_recorded=False)
-    ack, release, callback, key_set = (
+    ack, release, callback, verify, key_set = (
         _reserved(rest, is_guarded=False, is_recorded=False)
-        for rest in (f"{one}/ack", f"{one}/release", f"{one}/callback", "jwks.json")
+        for rest in (
+            f"{one}/ack",
+            f"{one}/release",
+            f"{one}/callback",
+            f"{one}/claim/verify",
+            "jwks.json",
+        )
     )
     acknowledge = Handler(working.acknowledge)
     return (
@@ -194,6 +200,7 @@ def _on_subscriptions() -> tuple[Route, ...]:
         Route("POST", ack, acknowledge, OPEN, docs.ACK),
         Route("POST", callback, acknowledge, OPEN, docs.CALLBACK),
         Route("POST", release, Handler(working.release), OPEN, docs.RELEASE),
+        Route("POST", verify, Handler(verifying.verify), OPEN, docs.VERIFY),
         *_get(key_set, Handler(administering.key_set), OPEN, docs.KEY_SET),
     )
 

@@ -31,10 +31,10 @@ class Header(str):
     """A header's name, which compares and prints as text, with a description.
 
     `source` is the section that defines it: a bare number of the Durable Streams protocol, `ext`
-    of the extensions for buckets, snapshots and bootstrap. `reference` is the behaviour of the
-    reference server, `streamd` an addition of ours. `request` or `response` is None if the header
-    has no meaning in that direction. Two different values of a `single` header would be
-    ambiguous, so a request that repeats it is refused.
+    of the extensions for buckets, snapshots and bootstrap, `WF` of that for write fencing.
+    `reference` is the behaviour of the reference server, `streamd` an addition of ours. `request`
+    or `response` is None if the header has no meaning in that direction. Two different values of a
+    `single` header would be ambiguous, so a request that repeats it is refused.
     """
 
     key: bytes  # lower case, as requests are keyed
@@ -167,6 +167,27 @@ PRODUCER_SEQ = Header(
     single=True,
 )  # fmt: skip
 
+# -- write fencing ----------------------------------------------------------------------------
+
+WRITE_FENCE = Header(
+    "Write-Fence", "WF 3, 5",
+    request=Use(
+        "`true`. PUT: the stream takes writes of a claim under its write token only. POST: refuse "
+        "the write if it has no valid write token. Any other value counts as absent.", TEXT,
+    ),
+    response=Use("The stream was created with it.", _TRUE),
+    single=True,
+)  # fmt: skip
+# These two may be repeated: a request that does so presents no valid token (section 4).
+WRITE_TOKEN = Header(
+    "Write-Token", "WF 4",
+    request=Use("The write token of the claim under which a fenced write is made.", TEXT),
+)  # fmt: skip
+ELECTRIC_CLAIM_TOKEN = Header(
+    "electric-claim-token", "WF 12",
+    request=Use("Another name of Write-Token.", TEXT),
+)  # fmt: skip
+
 # -- snapshots, records and batches -----------------------------------------------------------
 
 STREAM_SNAPSHOT_OFFSET = Header(
@@ -238,6 +259,14 @@ PRODUCER_EXPECTED_SEQ = Header(
 _ONLY_SENT = (
     ("Producer-Received-Seq", "5.2.1", "The Producer-Seq that came instead.", NUMBER),
     ("Stream-Last-Offset", "streamd", "The offset of a batch's last record.", OFFSET),
+    (
+        "Write-Fence-Sealed-Generation", "WF 7",
+        "The generation of the last claim that was sealed on the stream.", NUMBER,
+    ),
+    (
+        "Write-Fence-Sealed-Offset", "WF 7",
+        "The offset after which neither that claim nor one before it appends anything.", OFFSET,
+    ),
     ("Cache-Control", "8.1, 10.7", "Whether a cache may keep the answer.", TEXT),
     ("Vary", "RFC 9110, 12.5.5", "The request headers on which the answer depends.", TEXT),
     ("WWW-Authenticate", "RFC 6750, 3", "How to authenticate, and what is missing.", TEXT),

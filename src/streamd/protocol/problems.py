@@ -18,12 +18,16 @@ _SHORTER = "Send fewer or shorter ones, or raise the limit."
 
 class ProblemError(Exception):
     """A request is refused. `detail`, if there is any, is sent in place of the problem's message;
-    `head` has header lines in wire form, besides those that the problem always has."""
+    `head` has header lines in wire form, besides those that the problem always has. A `reason` is
+    a word for programs, where one code has several."""
 
-    def __init__(self, problem: Problem, detail: str = "", head: bytes = b"") -> None:
+    def __init__(
+        self, problem: Problem, detail: str = "", head: bytes = b"", *, reason: str = ""
+    ) -> None:
         super().__init__(detail or problem.message)
         self.problem = problem
         self.head = head
+        self.reason = reason
 
 
 @unique
@@ -44,9 +48,9 @@ class Problem(Enum):
         self.headers = tuple(header.partition(":")[0] for header in headers)
         self.head = "".join(f"{header}\r\n" for header in headers if ":" in header).encode()
 
-    def error(self, detail: str = "", head: bytes = b"") -> ProblemError:
+    def error(self, detail: str = "", head: bytes = b"", *, reason: str = "") -> ProblemError:
         """The exception to raise."""
-        return ProblemError(self, detail, head)
+        return ProblemError(self, detail, head, reason=reason)
 
     # fmt: off
     # -- any request can meet these ---------------------------------------------------------------
@@ -183,6 +187,13 @@ class Problem(Enum):
         "Another writer, or this one before, has appended: read, then decide.", *_STATE)
     CONTENT_TYPE_MISMATCH = (409, "Content-Type differs from the stream's",
         "Send the stream's content type.", *_STATE)
+    UNAUTHENTICATED = (401, "the request needs a valid write token",
+        "Send the write token of the current claim.", _INVALID)
+    FORBIDDEN = (403, "the token is not for writing to this stream",
+        "Use the write token of a subscription to it.")
+    WRITE_FENCE_UNAVAILABLE = (501,
+        "fenced streams need features that are not enabled in this cluster yet",
+        "Run this release on every member, and enable its features.")
     STREAM_CLOSED = 409, "the stream is closed", "Append to another stream.", *_STATE
     STREAM_EXISTS = (409, "the stream exists with another configuration",
         "Use the stream that exists, or choose another name.")
@@ -247,7 +258,8 @@ class Problem(Enum):
         "Delete it first, or choose another id.")
     TOO_MANY_SUBSCRIPTIONS = 409, "at most 100,000 subscriptions may exist", "Delete some."
     FENCED = (409, "another generation of the subscription has taken over, or its lease has ended",
-        "Stop: what is left belongs to another worker.")
+        "Stop: what is left belongs to another worker.",
+        "Producer-Epoch", "Producer-Expected-Seq", "Producer-Received-Seq")
     ALREADY_CLAIMED = (409, "another worker holds the lease",
         "Wait for the next wake, or until the lease ends.")
     NO_PENDING_WORK = (409, "nothing is pending", "Wait for the next wake.")

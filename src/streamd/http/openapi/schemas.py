@@ -26,6 +26,7 @@ from streamd.http.subscriptions.bodies import (
     Release,
     SubscriptionBody,
     SubscriptionsBody,
+    VerifiedBody,
 )
 from streamd.operations.model import Kind, State
 from streamd.proofs.published import PublishedHead, PublishedKey
@@ -60,6 +61,7 @@ _STRUCTS = (
     SubscriptionBody,
     SubscriptionsBody,
     ClaimBody,
+    VerifiedBody,
     AckBody,
     ForcedWakeBody,
 )

@@ -40,6 +40,9 @@ _APPEND_ERRORS = (
     "409 CONTENT_TYPE_MISMATCH",
     "409 SEQUENCE_CONFLICT",
     "409 SEQUENCE_GAP",
+    "401 UNAUTHENTICATED",
+    "403 FORBIDDEN",
+    "409 FENCED",
     "507 QUOTA_EXCEEDED",
     "507 DISK_LOW",
     "507 TOO_MANY_PRODUCERS",
@@ -68,14 +71,15 @@ _PROOF_ERRORS = (
     "503 PROOF_IN_PROGRESS",
     "503 PROOF_TIMEOUT",
 )
+_FENCE = ("Write-Fence", "Write-Token", "electric-claim-token")
 _DUPLICATE = "or the producer's request was a duplicate"
 
 CREATE = Operation(
     "createStream",
     "Create a stream, or a fork of one",
     {
-        201: Reply("The stream was created.", (*_STATE, "Location")),
-        200: Reply("The stream exists as asked for.", _STATE),
+        201: Reply("The stream was created.", (*_STATE, "Location", "Write-Fence?")),
+        200: Reply("The stream exists as asked for.", (*_STATE, "Write-Fence?")),
         307: ELSEWHERE,
     },
     (
@@ -92,6 +96,7 @@ CREATE = Operation(
         "507 DISK_LOW",
         "409 CONTENT_TYPE_MISMATCH",
         "410 STREAM_OFFSET_GONE",
+        "501 WRITE_FENCE_UNAVAILABLE",
         *_CONDITION,
         *COLD,
         *SERVER,
@@ -103,6 +108,7 @@ CREATE = Operation(
         "Stream-Forked-From",
         "Stream-Fork-Offset",
         "Stream-Fork-Sub-Offset",
+        "Write-Fence",
         "If-Match",
         "If-None-Match",
     ),
@@ -124,7 +130,7 @@ APPEND = Operation(
         307: ELSEWHERE,
     },
     _APPEND_ERRORS,
-    ("Stream-Seq", "Stream-Closed", *PRODUCER, "If-Match"),
+    ("Stream-Seq", "Stream-Closed", *PRODUCER, *_FENCE, "If-Match"),
     _BODY,
     "An acknowledged append is on disk; in a cluster, on the disks of a majority.",
 )
@@ -181,6 +187,9 @@ HEAD = Operation(
                 "Stream-Expires-At?",
                 "Stream-Snapshot-Offset?",
                 "Stream-First-Offset?",
+                "Write-Fence?",
+                "Write-Fence-Sealed-Generation?",
+                "Write-Fence-Sealed-Offset?",
                 "Cache-Control",
             ),
         ),
@@ -227,7 +236,7 @@ BATCH = Operation(
         307: ELSEWHERE,
     },
     ("400 INVALID_FRAME", "400 TOO_MANY_FRAMES", *_APPEND_ERRORS),
-    ("Stream-Seq", "Stream-Closed", *PRODUCER, "If-Match"),
+    ("Stream-Seq", "Stream-Closed", *PRODUCER, *_FENCE, "If-Match"),
     {"required": True, "description": FRAMES, "content": _CONTENT},
     "Content-Type is that of the payloads. Each is stored as if it had been posted by itself, but "
     "all of them together or none.",

@@ -133,6 +133,22 @@ RELEASE = Operation(
     (*_BODY, *_TOKEN, *_NOT_FOUND),
     body=_body("Release"),
 )
+VERIFY = Operation(
+    "verifyClaim",
+    "Verify the claim of a write token, without a write",
+    {
+        200: Reply(
+            "The claim is the present one.",
+            ("Cache-Control",),
+            json_content(ref("schemas", "VerifiedBody")),
+        ),
+        307: ELSEWHERE,
+    },
+    (*_TOKEN, "503 SUBSCRIPTION_KEYS_SEALED", *SERVER),
+    ("Write-Token", "electric-claim-token"),
+    description="The write token is the only credential. Nothing is renewed. A body is not looked "
+    "at.",
+)
 KEY_SET = Operation(
     "webhookKeys",
     "The public keys by which webhooks are signed",

@@ -29,6 +29,7 @@ from streamd.protocol.headers import (
     STREAM_FORKED_FROM,
     STREAM_SEQ,
     STREAM_TTL,
+    WRITE_FENCE,
 )
 from streamd.protocol.problems import Problem
 from streamd.streams.bounds import MAX_SAFE_INTEGER, MAX_TOKEN_BYTES, MAX_TTL_S
@@ -103,6 +104,12 @@ def wants_close(headers: Headers) -> bool:
     return value is not None and value.lower() == b"true"
 
 
+def wants_fence(headers: Headers) -> bool:
+    """Any value but ``true`` counts as absent (write fencing, section 3)."""
+    value = headers.get(WRITE_FENCE.key)
+    return value is not None and value.lower() == b"true"
+
+
 @lru_cache(maxsize=1024)
 def content_type(raw: bytes) -> str:
     """A Content-Type header's value. Raises `ProblemError`."""
@@ -149,7 +156,14 @@ def create_settings(headers: Headers, fork: ForkRequest | None) -> Settings:
         raise Problem.INVALID_REQUEST.error("Stream-TTL and Stream-Expires-At cannot be combined")
     ttl_ms = None if ttl is None else whole_number(ttl, "Stream-TTL", MAX_TTL_S) * 1000
     text, expires_at_ms = (None, None) if expires_at is None else _timestamp(expires_at)
-    return Settings(content_type(raw_type) if raw_type else None, ttl_ms, text, expires_at_ms, fork)
+    return Settings(
+        content_type(raw_type) if raw_type else None,
+        ttl_ms,
+        text,
+        expires_at_ms,
+        fork,
+        wants_fence(headers),
+    )
 
 
 def _timestamp(raw: bytes) -> tuple[str, int]:

@@ -46,10 +46,12 @@ OPERATORS_REFUSALS: tuple[type[Exception], ...] = (ProblemError, *_PROBLEMS)
 
 class ErrorDetail(msgspec.Struct, omit_defaults=True):
     """What went wrong: a stable code for programs, a message for people. Of a subscription that
-    another worker has, who holds its lease in which generation."""
+    another worker has, who holds its lease in which generation; of a write that a fence refuses,
+    the rule that does so."""
 
     code: str
     message: str
+    reason: str | UnsetType = UNSET
     current_holder: str | UnsetType = UNSET
     generation: int | UnsetType = UNSET
 
@@ -66,13 +68,14 @@ def error_response(
     head: bytes = b"",
     *,
     close: bool = False,
-    current_holder: str | UnsetType = UNSET,
+    reason: str | UnsetType = UNSET,
     generation: int | UnsetType = UNSET,
+    current_holder: str | UnsetType = UNSET,
 ) -> Response:
     """The answer that a problem is: ``{"error":{"code","message"}}``. `detail` replaces its
     message, `head` is added to its own header lines, and what is set to the error."""
     message = detail or problem.message
-    error = ErrorDetail(problem.code, message, current_holder, generation)
+    error = ErrorDetail(problem.code, message, reason, current_holder, generation)
     body = _JSON.encode(ErrorBody(error))
     return Response(problem.status, _ERROR_HEAD + problem.head + head, body, close)
 
@@ -80,7 +83,9 @@ def error_response(
 def answer_to(error: Exception, *, close: bool = False) -> Response:
     """The answer to a request that raised one of these."""
     if isinstance(error, ProblemError):
-        return error_response(error.problem, str(error), error.head, close=close)
+        return error_response(
+            error.problem, str(error), error.head, close=close, reason=error.reason or UNSET
+        )
     if isinstance(error, NotAMember):
         return error_response(error.problem, str(error))
     problem = next(_PROBLEMS[kind] for kind in type(error).__mro__ if kind in _PROBLEMS)

@@ -78,6 +78,12 @@ class ReleaseRoute(NamedTuple):
     subscription_id: str
 
 
+class VerifyRoute(NamedTuple):
+    """Where a write token's claim is verified."""
+
+    subscription_id: str
+
+
 class ForcedWakeRoute(NamedTuple):
     """Where a subscription is woken without an append; an extension of our own."""
 
@@ -94,6 +100,7 @@ ReservedTarget = (
     | ClaimRoute
     | AckRoute
     | ReleaseRoute
+    | VerifyRoute
     | ForcedWakeRoute
 )
 
@@ -101,6 +108,7 @@ _BELOW: Mapping[bytes, Callable[[str], ReservedTarget]] = {
     b"streams": LinksRoute,
     b"callback": CallbackRoute,
     b"claim": ClaimRoute,
+    b"claim/verify": VerifyRoute,
     b"ack": AckRoute,
     b"release": ReleaseRoute,
     b"test": ForcedWakeRoute,
@@ -130,7 +138,7 @@ def _below(subscription_id: str, segments: list[bytes]) -> ReservedTarget | BadP
         return SubscriptionRoute(subscription_id)
     if segments[0] == b"streams" and len(segments) > 1:
         return _link(subscription_id, b"/".join(segments[1:]))
-    kind = _BELOW.get(segments[0]) if len(segments) == 1 else None
+    kind = _BELOW.get(b"/".join(segments))
     return NO_SUCH_ROUTE if kind is None else kind(subscription_id)
 
 

@@ -19,6 +19,7 @@ from streamd.node.foresight import SMALL_WRITE_BYTES
 from streamd.protocol.headers import CONTENT_ENCODING, CONTENT_TYPE
 from streamd.streams import quotas
 from streamd.streams.content import JSON_SEPARATOR, Records, is_json
+from streamd.subscriptions.model import FenceStamp
 
 
 async def refusal_of_large_write(
@@ -38,7 +39,8 @@ async def refusal_of_large_write(
         return None
     if CONTENT_ENCODING.key in request.headers:
         return None
-    write = _least_write(request, route, int(length))
+    fence = await service.write_stamp(request) if request.method == "POST" else None
+    write = _least_write(request, route, int(length), fence)
     if write is None:
         return None
     outcome = await service.node.foresight.outcome(write.command)
@@ -48,7 +50,9 @@ async def refusal_of_large_write(
     return write.answer(write.command, outcome) if outcome.result in quotas.REFUSALS else None
 
 
-def _least_write(request: Request, route: Target | None, length: int) -> Write | None:
+def _least_write(
+    request: Request, route: Target | None, length: int, fence: FenceStamp | None
+) -> Write | None:
     """The write of a body of that length, with as few records and bytes as it can have."""
     raw_type = request.headers.get(CONTENT_TYPE.key)
     if not raw_type:
@@ -61,9 +65,9 @@ def _least_write(request: Request, route: Target | None, length: int) -> Write |
     records = Records(bytes(size), [size])
     match request.method, route:
         case "POST", StreamRoute():
-            return writes.APPEND.write(request, route, kind, records)
+            return writes.APPEND.write(request, route, kind, records, fence)
         case "POST", BatchRoute():
-            return batches.BATCH.write(request, route, kind, records)
+            return batches.BATCH.write(request, route, kind, records, fence)
         case "PUT", StreamRoute():
             return writes.write_create(request, route, kind, records)
         case _:

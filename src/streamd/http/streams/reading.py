@@ -14,6 +14,7 @@ from streamd.http.protocol.connections import Buffer
 from streamd.http.protocol.fields import Live, ReadQuery, named_tag
 from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 from streamd.http.protocol.routing import StreamRoute
+from streamd.http.streams import fenced_writes
 from streamd.http.streams.live import Reader
 from streamd.http.streams.recent_answers import Key
 from streamd.http.streams.service import NOT_FOUND, TOO_MANY_READERS, Service, offset_gone
@@ -21,6 +22,7 @@ from streamd.http.streams.tailing import tail_by_sse
 from streamd.node.reads import OffsetGone
 from streamd.protocol.headers import IF_NONE_MATCH
 from streamd.protocol.problems import Problem
+from streamd.streams import seals
 from streamd.streams.chunks import OffsetMismatch, Slice
 from streamd.streams.content import is_json
 from streamd.streams.etags import range_tag, state_tag
@@ -48,7 +50,9 @@ def begin_head(service: Service, request: Request, route: StreamRoute) -> Respon
         return stream
     response = _metadata(service, request, stream)
     is_conditional = IF_NONE_MATCH.key in request.headers
-    if stream.ttl_ms is None and stream.expires_at_ms is None and not is_conditional:
+    is_lasting = stream.ttl_ms is None and stream.expires_at_ms is None
+    # A seal comes of the end of a claim, of which the stream knows nothing yet.
+    if is_lasting and not stream.settings.write_fence and not is_conditional:
         response.shows = route.key
     return response
 
@@ -88,6 +92,9 @@ def _metadata(service: Service, request: Request, stream: Stream) -> Response:
         head += b"Stream-Snapshot-Offset: %b\r\n" % stream.snapshot.position.token()
     if stream.closed:
         head += _CLOSED
+    if stream.settings.write_fence:
+        seal = seals.view(service.node.group.state, stream).seal
+        head += fenced_writes.FENCED + fenced_writes.seal_head(seal)
     return Response(200, head)
 
 

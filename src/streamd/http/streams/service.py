@@ -9,12 +9,16 @@ import trio
 from streamd.audit_trail.trail import AuditTrail
 from streamd.config.settings import ServerConfig
 from streamd.config.subscriptions import SubscriptionsConfig
+from streamd.group.log_formats import SUBSCRIPTIONS_FORMAT
+from streamd.http.access import write_tokens
 from streamd.http.access.authority import Authority
 from streamd.http.access.page_guards import StreamGuard
 from streamd.http.access.rates import RateLimits
+from streamd.http.access.write_tokens import WriteTokens
+from streamd.http.protocol import fields
 from streamd.http.protocol.compression import Compressor
 from streamd.http.protocol.cursors import Cursors
-from streamd.http.protocol.messages import Response
+from streamd.http.protocol.messages import Request, Response
 from streamd.http.protocol.refusals import error_response
 from streamd.http.protocol.routing import StreamRoute
 from streamd.http.sockets.fair_limits import FairLimit
@@ -26,6 +30,7 @@ from streamd.protocol.problems import Problem
 from streamd.streams.commands import Outcome, Result, Sweep
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
+from streamd.subscriptions.model import Credential, FenceStamp
 
 
 def _vary(names: Sequence[bytes]) -> bytes:
@@ -61,6 +66,7 @@ class Service:
         "trail",
         "uploads",
         "vary",
+        "write_tokens",
     )
 
     def __init__(
@@ -86,12 +92,38 @@ class Service:
         if self.stream_guard.checks_origin:
             depends.append(b"Origin")
         self.vary = _vary(depends), _vary([b"Accept-Encoding", *depends])
+        self.write_tokens = WriteTokens(node.keyring.verify, node.is_ready)
         self.answers = RecentAnswers()
         self.compressor = Compressor(node.run_blocking)
         self.splitting = trio.CapacityLimiter(1)
         self.uploads = FairLimit(server.max_snapshot_uploads)
         self.downloads = FairLimit(server.max_snapshot_downloads)
         self.outgoing = Outgoing(server.max_buffered_bytes)
+
+    async def may_fence(self) -> bool:
+        """Whether streams can be fenced: the feature level says so. Raises `Unavailable`."""
+        formats = self.node.log_formats
+        if not formats.may_use(SUBSCRIPTIONS_FORMAT):
+            await self.catch_up()  # This node may not know of it yet.
+        return formats.may_use(SUBSCRIPTIONS_FORMAT)
+
+    async def write_stamp(self, request: Request) -> FenceStamp | None:
+        """What an append shows of a claim, for the log to judge it; None if that is nothing.
+
+        Raises `ProblemError` for a malformed carrier, and if the sender wants its write fenced and
+        shows no valid token; `Unavailable`.
+        """
+        if not write_tokens.are_shown(request.headers):
+            return None
+        stamp = self.write_tokens.stamp(request)
+        if stamp is not None and stamp.credential is not Credential.WRITE:
+            await self.catch_up()  # Its key may be newer than what this node knows.
+            stamp = self.write_tokens.stamp(request)
+        is_valid = stamp is not None and stamp.credential is Credential.WRITE
+        if fields.wants_fence(request.headers) and not is_valid:
+            raise Problem.UNAUTHENTICATED.error(reason="credential")
+        # Before the level is reached no stream is fenced, and the log must not have stamps.
+        return stamp if stamp is None or await self.may_fence() else None
 
     async def find(self, route: StreamRoute, *, local: bool = False) -> Stream | Response:
         """The stream at `route`, or the error response if it does not exist.

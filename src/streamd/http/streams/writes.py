@@ -10,11 +10,14 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from streamd.http.access import write_tokens
+from streamd.http.access.write_tokens import ClaimIdentity
 from streamd.http.protocol import fields
 from streamd.http.protocol.fields import ANY_STATE, if_match, named_tag
 from streamd.http.protocol.messages import Request, Response
 from streamd.http.protocol.refusals import answer_to, error_response
 from streamd.http.protocol.routing import StreamRoute
+from streamd.http.streams import fenced_writes
 from streamd.http.streams.service import (
     BUCKET_NOT_FOUND,
     GONE,
@@ -42,6 +45,7 @@ from streamd.streams.etags import CLOSED, STATE_TAG, state_tag
 from streamd.streams.model import ForkRequest, VerifiedPosition
 from streamd.streams.offsets import Position
 from streamd.streams.producers import MAX_PRODUCERS
+from streamd.subscriptions.model import FenceStamp
 
 _TOO_MANY_PRODUCERS = error_response(
     Problem.TOO_MANY_PRODUCERS,
@@ -86,7 +90,7 @@ class AppendForm(Generic[R]):
     def begin(self, request: Request, route: R) -> Write | None:
         """Append the records of a small body, and close the stream if the headers say so. None
         leaves it to `append`."""
-        if len(request.body) > SMALL_WRITE_BYTES:
+        if len(request.body) > SMALL_WRITE_BYTES or write_tokens.are_shown(request.headers):
             return None
         kind = self.content_type(request)
         try:
@@ -96,17 +100,27 @@ class AppendForm(Generic[R]):
         return self.write(request, route, kind, records)
 
     async def append(self, service: Service, request: Request, route: R) -> Response:
-        """As `begin`, for any body."""
+        """As `begin`, for any body, and for fenced writes."""
+        fence = await service.write_stamp(request)
         kind = self.content_type(request)
         try:
             records = await _cut(service, self.cut, kind, request.body)
         except ProblemError as unfit:
+            if isinstance(request.identity, ClaimIdentity):
+                return answer_to(unfit)  # Whether there is a stream is not for it to know.
             return await _stream_refusal(service, self.stream(route), kind) or answer_to(unfit)
-        write = self.write(request, route, kind, records)
+        write = self.write(request, route, kind, records, fence)
         outcome = await service.node.foresight.propose(write.command, write.size)
         return write.answer(write.command, outcome)
 
-    def write(self, request: Request, route: R, kind: str, records: Records) -> Write:
+    def write(
+        self,
+        request: Request,
+        route: R,
+        kind: str,
+        records: Records,
+        fence: FenceStamp | None = None,
+    ) -> Write:
         """The append of a request's records. Raises `ProblemError`."""
         headers = request.headers
         key = self.stream(route).key
@@ -115,6 +129,7 @@ class AppendForm(Generic[R]):
             fields.stream_seq(headers),
             fields.producer(headers),
             if_match(headers),
+            fence,
         )
 
         def again(body: bytes) -> Append | None:
@@ -248,6 +263,8 @@ def _refusal(command: Append, outcome: Outcome, route: StreamRoute) -> Response:
             return _type_differs(outcome.content_type, head)
         case Result.TOO_MANY_PRODUCERS:
             return _TOO_MANY_PRODUCERS
+        case Result.WRITE_FENCED | Result.WRITE_OUT_OF_SCOPE:
+            return fenced_writes.refusal(command, outcome)
         case Result.SEQ_REGRESSION:
             return error_response(Problem.SEQUENCE_CONFLICT, head=head)
         case Result.EPOCH_STALE:
@@ -276,7 +293,7 @@ def begin_create(request: Request, route: StreamRoute) -> Write | None:
         return None
     command = _create(request, route)
     kind = command.settings.content_type or DEFAULT_CONTENT_TYPE
-    if command.settings.fork is not None:
+    if command.settings.fork is not None or command.settings.write_fence:
         return None
     if request.body:
         try:
@@ -291,16 +308,18 @@ def _write_create(request: Request, route: StreamRoute, command: Create) -> Writ
 
 
 def write_create(request: Request, route: StreamRoute, kind: str, records: Records) -> Write | None:
-    """The creation of a stream with these records; None for a fork. Raises `ProblemError`."""
+    """The creation of a stream with these records; None leaves it to `create`."""
     command = _create(request, route)
-    if command.settings.fork is not None:
+    if command.settings.fork is not None or command.settings.write_fence:
         return None
     return _write_create(request, route, _with_records(command, kind, records))
 
 
 async def create(service: Service, request: Request, route: StreamRoute) -> Response:
-    """As `begin_create`, for any body, and for forks."""
+    """As `begin_create`, for any body, forks and fenced streams."""
     command = _create(request, route)
+    if command.settings.write_fence and not await service.may_fence():
+        raise Problem.WRITE_FENCE_UNAVAILABLE.error()
     fork = command.settings.fork
     if fork is None:
         outcome = await _propose_stream(service, command, request.body)
@@ -379,7 +398,7 @@ def _differing(command: Create, outcome: Outcome) -> str:
         return f"its Content-Type is {outcome.content_type}"
     if command.closed != outcome.closed:
         return "it is closed" if outcome.closed else "it is open"
-    return "its Stream-TTL, Stream-Expires-At or the fork that was requested differs"
+    return "its Stream-TTL, Stream-Expires-At, Write-Fence or the fork that was requested differs"
 
 
 def _create_answer(
@@ -399,6 +418,8 @@ def _create_answer(
             )
             if outcome.closed:
                 head += _CLOSED
+            if command.settings.write_fence:
+                head += fenced_writes.FENCED
             if outcome.result is Result.EXISTS:
                 return Response(200, head)
             return Response(201, head + location(request))

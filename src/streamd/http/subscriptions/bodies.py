@@ -151,22 +151,39 @@ class SubscriptionsBody(msgspec.Struct):
 
 
 class ClaimBody(msgspec.Struct):
-    """What a worker has claimed: `token` acknowledges and gives it back."""
+    """What a worker has claimed: `token`, also called `wake_token`, acknowledges and gives it back;
+    `write_token` writes to its fenced streams."""
 
     wake_id: str
     generation: int
     token: str
+    wake_token: str
+    write_token: str
     streams: list[NotifiedStream]
     lease_ttl_ms: int
 
 
+class VerifiedBody(msgspec.Struct):
+    """The present claim of a subscription. `holder` is its worker, or a webhook's wake. `streams`
+    are the paths of those that it covers, a thousand at most. The lease is in ms: `lease_until_ms`
+    since the epoch by the server's clock, `lease_remaining_ms` from when the claim was judged."""
+
+    generation: int
+    wake_id: str
+    holder: str
+    streams: list[str]
+    lease_until_ms: int
+    lease_remaining_ms: int
+
+
 class AckBody(msgspec.Struct, omit_defaults=True):
-    """`next_wake` says that the subscription was woken again at once. `token` is there while the
-    lease goes on, and outlives the one before."""
+    """`next_wake` says that the subscription was woken again at once. The tokens are there while
+    the lease goes on, and outlive those before."""
 
     ok: bool
     next_wake: bool
     token: str | UnsetType = UNSET
+    write_token: str | UnsetType = UNSET
 
 
 class ForcedWakeBody(msgspec.Struct):

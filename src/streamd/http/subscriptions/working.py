@@ -39,7 +39,13 @@ from streamd.streams.subscription_commands import AcknowledgeWake, ClaimWake, Re
 from streamd.subscriptions.checks import is_worker
 from streamd.subscriptions.model import Ack, WakeReport, WakeStamp
 from streamd.subscriptions.paths import key_of, normalised
-from streamd.subscriptions.tokens import TokenExpired, TokenInvalid, WakeToken, is_wake_token
+from streamd.subscriptions.tokens import (
+    TokenExpired,
+    TokenInvalid,
+    TokenKind,
+    WakeToken,
+    is_wake_token,
+)
 
 _AUTHORIZATION = b"authorization"
 _NO_CREDENTIAL = "the request needs the token of a wake or claim: Authorization: Bearer dsc_…"
@@ -63,12 +69,15 @@ async def claim(service: Service, request: Request, route: ClaimRoute) -> Respon
         # Another one has the id by now, which this sender may not use.
         raise Problem.SUBSCRIPTION_NOT_FOUND.error()
     streams = await service.node.subscriptions.for_wake(wake.number)
+    token = _minted(service, wake, "callback")
     body = ClaimBody(
         wake.wake_id,
         wake.generation,
-        _minted(service, wake),
-        views.stream_bodies(streams),
-        lease_ttl_ms,
+        token,
+        wake_token=token,
+        write_token=_minted(service, wake, "write"),
+        streams=views.stream_bodies(streams),
+        lease_ttl_ms=lease_ttl_ms,
     )
     return json_response(body)
 
@@ -87,7 +96,9 @@ async def acknowledge(
         return _refused(outcome)
     if asked.done:
         return json_response(AckBody(True, outcome.wake.next_wake))
-    return json_response(AckBody(True, False, _minted(service, outcome.wake)))
+    renewed = _minted(service, outcome.wake, "callback")
+    write_token = _minted(service, outcome.wake, "write")
+    return json_response(AckBody(True, False, renewed, write_token=write_token))
 
 
 async def release(service: Service, request: Request, route: ReleaseRoute) -> Response:
@@ -139,9 +150,9 @@ def _ack(one: Acked) -> Ack:
     return Ack(key_of(path), at.record, at.byte)
 
 
-def _minted(service: Service, wake: WakeReport) -> str:
-    """The token of a wake, for as long as its lease."""
-    return service.node.keyring.mint("callback", wake)
+def _minted(service: Service, wake: WakeReport, kind: TokenKind) -> str:
+    """A token of a wake, for as long as its lease."""
+    return service.node.keyring.mint(kind, wake)
 
 
 _PROBLEMS = {
