@@ -35,6 +35,7 @@ from tests.sim.runtime import run_virtually
 from tests.sim.settings import small_limits
 from tests.sim.short_lived_streams import ShortLivedStreams
 from tests.sim.watch import InvariantBroken, Watch
+from tests.sim.zombies import Zombies
 
 FOUNDERS = (1, 2, 3)
 
@@ -50,6 +51,7 @@ class Simulation:
         focus: Focus | None = None,
         *,
         cold: bool = False,
+        zombies: bool = False,
     ) -> None:
         self.random = Random(seed)
         self.seconds = seconds
@@ -67,6 +69,7 @@ class Simulation:
         self.supervisor: trio.Nursery | None = None
         # A node that no client asks because it is not to recover.
         self.given_up: Host | None = None
+        self._has_zombies = zombies
 
     def _own_random(self) -> Random:
         return Random(self.random.getrandbits(64))
@@ -83,8 +86,11 @@ class Simulation:
                 workload = Workload(self._own_random(), self.serving, recorder, self.counted)
                 await workload.create_all()
                 await self._sessions_are_open()
-                await self._break_things(workload)
+                zombies = Zombies(workload, self._own_random()) if self._has_zombies else None
+                await self._break_things(workload, zombies)
                 await Recovery(self, workload).run()
+                if zombies is not None:
+                    await zombies.judge()
                 nursery.cancel_scope.cancel()
 
     async def _pull_plugs_in_the_end(self) -> None:
@@ -135,7 +141,7 @@ class Simulation:
 
     # -- the run ------------------------------------------------------------------------------
 
-    async def _break_things(self, workload: Workload) -> None:
+    async def _break_things(self, workload: Workload, zombies: Zombies | None) -> None:
         faults = Faults(self, self._own_random(), self.focus)
         operator = Operator(self, self._own_random())
         pause_s = self.random.choice((0.05, 0.15, 0.4))
@@ -146,6 +152,8 @@ class Simulation:
             for number in range(clients):
                 nursery.start_soon(Client(workload, f"c{number}").run, pause_s)
             nursery.start_soon(ShortLivedStreams(workload, self._own_random()).run)
+            if zombies is not None:
+                nursery.start_soon(zombies.run)
             async with trio.open_nursery() as meddling:
                 meddling.start_soon(faults.run)
                 if self.focus is None:
@@ -189,9 +197,15 @@ class Simulation:
 
 
 def run_seed(
-    seed: int, seconds: float = 25.0, focus: Focus | None = None, *, cold: bool = False
+    seed: int,
+    seconds: float = 25.0,
+    focus: Focus | None = None,
+    *,
+    cold: bool = False,
+    zombies: bool = False,
 ) -> Simulation:
-    """With `cold`, over an object store that all nodes share.
+    """With `cold`, over an object store that all nodes share; with `zombies`, some of the clients
+    are workers that fall asleep.
 
     Raises with the line that replays it, whatever goes wrong.
     """
@@ -200,14 +214,16 @@ def run_seed(
     limits = focus.limits if focus is not None else {}
     try:
         with small_limits(Random(seed), limits), small_packs(seed) if cold else nullcontext():
-            simulation = Simulation(seed, seconds, FilePath(base), focus, cold=cold)
+            simulation = Simulation(
+                seed, seconds, FilePath(base), focus, cold=cold, zombies=zombies
+            )
             with simulation.points.installed():
                 run_virtually(seed, simulation.run)
             simulation.judge()
             return simulation
     except Exception as error:
         test = "test_planted_bugs" if focus is not None else "test_simulation"
-        test = "test_cold" if cold else test
+        test = "test_cold" if cold else "test_zombies" if zombies else test
         replay = f"SEED={seed} .venv/bin/python -m pytest tests/sim/{test}.py"
         raise InvariantBroken(f"{innermost(error)!r}\nreplay with: {replay}") from error
     finally:
