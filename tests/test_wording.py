@@ -35,11 +35,12 @@ TWICE = {
     "Handler", "Operator", "Path",  # of routes
     "Answer", "Batch", "Begin", "Begun", "Bucket", "Change", "Chunk", "Consumer", "Counted",
     "Entry", "Event", "Exchange", "Fenced", "Guard", "Head", "Header", "Host", "Identity",
-    "Journal", "Limits", "Link", "Member", "OffsetGone", "Operation", "OutcomeUnknown", "Pack",
-    "Part", "Pause", "Piece", "Place", "Plan", "Progress", "Range", "Ready", "Records", "Refused",
-    "Reply", "Request", "RequestRefused", "Resume", "Settings", "Sink", "Snapshot", "State",
-    "Step", "Stored", "Stores", "Stream", "Table", "Transfer", "Transport", "Unavailable",
-    "Upload", "Verdict", "View", "Wire", "Write", "Writes", "_Backup", "_Exchange", "_Rows",
+    "Journal", "Limits", "Link", "Member", "Notification", "OffsetGone", "Operation",
+    "OutcomeUnknown", "Pack", "Part", "Pause", "Piece", "Place", "Plan", "Progress", "Range",
+    "Ready", "Records", "Refused", "Reply", "Request", "RequestRefused", "Resume", "Settings",
+    "Sink", "Snapshot", "State", "Step", "Stored", "Stores", "Stream", "Subscription", "Table",
+    "Transfer", "Transport", "Unavailable", "Upload", "Verdict", "View", "Wake",
+    "WebhookUrlRejected", "Webhooks", "Wire", "Write", "Writes", "_Backup", "_Exchange", "_Rows",
     "_Write",
 }  # fmt: skip
 

@@ -16,7 +16,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "src" / "streamd" / "client"
-TWINS = {"asynchronous": "blocking", "async_stream": "stream", "async_consuming": "consuming"}
+TWINS = {
+    "asynchronous": "blocking",
+    "async_stream": "stream",
+    "async_consuming": "consuming",
+    "async_receiving": "receiving",
+    "async_subscription": "subscription",
+}
 
 RULES = {
     r"\basync (?=(?:def|with|for) )": "",

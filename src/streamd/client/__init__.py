@@ -16,7 +16,9 @@ How it is built. All decisions are flows without I/O in `core`: what is sent, wh
 which node. `driving` and `async_driving` carry flows out with httpx. `blocking` and `stream`,
 `asynchronous` and `async_stream` are the classes that users see, one line a method; `producing` and
 `async_producing` send a producer's batches; `consuming` and `async_consuming` are consumers.
-`blocking`, `stream` and `consuming` are generated from the asynchronous ones, by `make fix`.
+`subscription` has subscriptions and their workers, `waking` a wake whose lease is renewed while its
+block runs, `receiving` what verifies webhooks, by the rules in `webhooks`. `blocking`, `stream`,
+`consuming`, `subscription` and `receiving` are generated from the asynchronous ones, by `make fix`.
 `errors` has an exception for each stable code, `values` what methods return, `epochs` where
 producers keep theirs, and `positions` where consumers do.
 
@@ -46,13 +48,18 @@ from streamd.client.core.reading import Live
 from streamd.client.core.steps import Answer
 from streamd.client.epochs import ClockEpochs, Epochs, FileEpochs, MemoryEpochs
 from streamd.client.errors import (
+    AlreadyClaimed,
     AlreadyExists,
     BucketNotEmpty,
     BucketNotFound,
     ConsumerFenced,
     ContentTypeMismatch,
+    Fenced,
+    InvalidOffset,
     InvalidRequest,
+    LeaseLost,
     MessageMismatch,
+    NoPendingWork,
     NotAuthenticated,
     NotFound,
     NotPermitted,
@@ -70,17 +77,27 @@ from streamd.client.errors import (
     StreamGone,
     StreamNotFound,
     StreamReplaced,
+    SubscriptionNotFound,
     TooLarge,
     TooManyRequests,
     Unavailable,
     Unreachable,
     Unsendable,
+    WebhookUrlRejected,
 )
 from streamd.client.limits import time_limit
 from streamd.client.names import BadName
 from streamd.client.positions import FilePositions, MemoryPositions, Positions, StreamPositions
 from streamd.client.producing import Producer
+from streamd.client.receiving import Webhooks
 from streamd.client.stream import Fork, Snapshots, Stream
+from streamd.client.subscription import PullWorker, Subscription
+from streamd.client.subscription_values import (
+    SubscribedStream,
+    SubscriptionInfo,
+    WebhookSigning,
+    WebhookTarget,
+)
 from streamd.client.values import (
     NOW,
     START,
@@ -92,12 +109,17 @@ from streamd.client.values import (
     Snapshot,
     StreamInfo,
 )
+from streamd.client.waking import Wake
+from streamd.client.webhooks import BadWebhook, Notification
 
 if TYPE_CHECKING:
     from streamd.client.async_consuming import AsyncConsumer
     from streamd.client.async_driving import AsyncIteration
     from streamd.client.async_producing import AsyncProducer
+    from streamd.client.async_receiving import AsyncWebhooks
     from streamd.client.async_stream import AsyncFork, AsyncSnapshots, AsyncStream
+    from streamd.client.async_subscription import AsyncPullWorker, AsyncSubscription
+    from streamd.client.async_waking import AsyncWake
     from streamd.client.asynchronous import AsyncBucket, AsyncClient
     from streamd.client.driving import Iteration
 
@@ -110,14 +132,19 @@ _LATER = {
     "AsyncFork": "async_stream",
     "AsyncIteration": "async_driving",
     "AsyncProducer": "async_producing",
+    "AsyncPullWorker": "async_subscription",
     "AsyncSnapshots": "async_stream",
     "AsyncStream": "async_stream",
+    "AsyncSubscription": "async_subscription",
+    "AsyncWake": "async_waking",
+    "AsyncWebhooks": "async_receiving",
     "Iteration": "driving",
 }
 
 __all__ = [
     "NOW",
     "START",
+    "AlreadyClaimed",
     "AlreadyExists",
     "Answer",
     "Appended",
@@ -127,9 +154,14 @@ __all__ = [
     "AsyncFork",
     "AsyncIteration",
     "AsyncProducer",
+    "AsyncPullWorker",
     "AsyncSnapshots",
     "AsyncStream",
+    "AsyncSubscription",
+    "AsyncWake",
+    "AsyncWebhooks",
     "BadName",
+    "BadWebhook",
     "Bootstrap",
     "Bucket",
     "BucketInfo",
@@ -142,25 +174,31 @@ __all__ = [
     "ConsumerFenced",
     "ContentTypeMismatch",
     "Epochs",
+    "Fenced",
     "FileEpochs",
     "FilePositions",
     "Fork",
+    "InvalidOffset",
     "InvalidRequest",
     "Iteration",
+    "LeaseLost",
     "ListedStream",
     "Live",
     "MemoryEpochs",
     "MemoryPositions",
     "MessageMismatch",
+    "NoPendingWork",
     "NotAuthenticated",
     "NotFound",
     "NotPermitted",
+    "Notification",
     "OffsetGone",
     "OutcomeUnknown",
     "Positions",
     "PreconditionFailed",
     "Producer",
     "ProducerFenced",
+    "PullWorker",
     "QuotaExceeded",
     "Refused",
     "SequenceConflict",
@@ -176,11 +214,20 @@ __all__ = [
     "StreamPositions",
     "StreamReplaced",
     "StreamdError",
+    "SubscribedStream",
+    "Subscription",
+    "SubscriptionInfo",
+    "SubscriptionNotFound",
     "TooLarge",
     "TooManyRequests",
     "Unavailable",
     "Unreachable",
     "Unsendable",
+    "Wake",
+    "WebhookSigning",
+    "WebhookTarget",
+    "WebhookUrlRejected",
+    "Webhooks",
     "time_limit",
 ]
 

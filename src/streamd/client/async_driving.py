@@ -76,6 +76,10 @@ class AsyncDriver:
             found |= authorization(await _given(token()) if callable(token) else token)
         return found
 
+    def lock(self) -> anyio.Lock:
+        """A lock for tasks."""
+        return anyio.Lock()
+
     async def run(self, flow: Flow[T]) -> T:
         """The result of a flow that emits nothing. A call that is cancelled ends its request."""
         exchange = _Exchange(self)

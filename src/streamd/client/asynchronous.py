@@ -6,13 +6,16 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from streamd.client.async_receiving import AsyncWebhooks
 from streamd.client.async_stream import AsyncStream
+from streamd.client.async_subscription import AsyncSubscription
 from streamd.client.closing import AsyncClosing
-from streamd.client.core import operations
+from streamd.client.core import operations, subscribing
 from streamd.client.core.retrying import TIMEOUT_S, Session, ask, receive
 from streamd.client.core.steps import Answer, Body, Request
 from streamd.client.core.streams import StreamFlows
 from streamd.client.names import bucket_path, parse_name
+from streamd.client.subscription_values import SubscriptionInfo
 from streamd.client.values import BucketInfo, ListedStream
 from streamd.process.redaction import shown
 
@@ -101,6 +104,19 @@ class AsyncClient(AsyncClosing):
     def buckets(self, *, prefix: str = "", after: str | None = None) -> AsyncIteration[BucketInfo]:
         """Iterate over the buckets that the token may list, by name, page by page."""
         return self._driver.iterate(operations.buckets(self._session, prefix, after))
+
+    def subscription(self, subscription_id: str) -> AsyncSubscription:
+        """The subscription with an id. Asks nothing. Raises `BadName`."""
+        return AsyncSubscription(self._driver, self._session, subscription_id)
+
+    def subscriptions(self, *, after: str | None = None) -> AsyncIteration[SubscriptionInfo]:
+        """Iterate over the subscriptions that the token may list, by id, page by page."""
+        return self._driver.iterate(subscribing.listing(self._session, after))
+
+    def webhooks(self, *subscription_ids: str) -> AsyncWebhooks:
+        """What verifies the webhooks that this server sends: those of the subscriptions that are
+        named, or of all."""
+        return AsyncWebhooks(self._driver, self._session, subscription_ids)
 
     async def request(
         self,

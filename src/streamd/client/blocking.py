@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from streamd.client.closing import Closing
-from streamd.client.core import operations
+from streamd.client.core import operations, subscribing
 from streamd.client.core.retrying import TIMEOUT_S, Session, ask, receive
 from streamd.client.core.steps import Answer, Body, Request
 from streamd.client.core.streams import StreamFlows
 from streamd.client.names import bucket_path, parse_name
+from streamd.client.receiving import Webhooks
 from streamd.client.stream import Stream
+from streamd.client.subscription import Subscription
+from streamd.client.subscription_values import SubscriptionInfo
 from streamd.client.values import BucketInfo, ListedStream
 from streamd.process.redaction import shown
 
@@ -90,6 +93,19 @@ class Client(Closing):
     def buckets(self, *, prefix: str = "", after: str | None = None) -> Iteration[BucketInfo]:
         """Iterate over the buckets that the token may list, by name, page by page."""
         return self._driver.iterate(operations.buckets(self._session, prefix, after))
+
+    def subscription(self, subscription_id: str) -> Subscription:
+        """The subscription with an id. Asks nothing. Raises `BadName`."""
+        return Subscription(self._driver, self._session, subscription_id)
+
+    def subscriptions(self, *, after: str | None = None) -> Iteration[SubscriptionInfo]:
+        """Iterate over the subscriptions that the token may list, by id, page by page."""
+        return self._driver.iterate(subscribing.listing(self._session, after))
+
+    def webhooks(self, *subscription_ids: str) -> Webhooks:
+        """What verifies the webhooks that this server sends: those of the subscriptions that are
+        named, or of all."""
+        return Webhooks(self._driver, self._session, subscription_ids)
 
     def request(
         self,

@@ -23,6 +23,8 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _CONNECT_S = 10.0
 _MAX_CONNECTIONS = 1000
 _SHOWN_CHARACTERS = 200
+# Tokens of a wake, which its requests bring themselves.
+_SECRETS = ("Authorization", "Write-Token")
 _CODINGS = ("identity", "gzip", "deflate")
 _HEADER_VALUE = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
 
@@ -92,8 +94,14 @@ def parsed(url: str) -> httpx.URL:
 
 def request_headers(send: Send, credentials: Mapping[str, str]) -> dict[str, str]:
     """The headers of a request. Raises `Unsendable`; httpx would show a secret."""
-    headers = dict(credentials) if send.trusted else {}
-    headers.update(send.request.headers or {})
+    own = send.request.headers or {}
+    if not send.trusted:
+        headers = {name: value for name, value in own.items() if name not in _SECRETS}
+    elif "Authorization" in own:
+        given = {name: value for name, value in credentials.items() if name.title() not in own}
+        headers = given | dict(own)
+    else:
+        headers = dict(credentials) | dict(own)
     for name, value in headers.items():
         if not _HEADER_VALUE.fullmatch(value):
             raise Unsendable(

@@ -79,6 +79,10 @@ class Driver:
             found |= authorization(token() if callable(token) else token)
         return found
 
+    def lock(self) -> Lock:
+        """A lock for threads."""
+        return Lock()
+
     def run(self, flow: Flow[T]) -> T:
         """The result of a flow that emits nothing."""
         with Iteration[Any](self, flow) as iteration:

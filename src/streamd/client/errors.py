@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from streamd.protocol.headers import (
     ETAG,
@@ -17,6 +18,7 @@ from streamd.protocol.problems import Problem
 NOT_OURS = "the answer is not streamd's"
 _MAX_DIGITS = 19  # of 64 bits
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_NO_DETAILS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Unsendable(ValueError):
@@ -24,7 +26,8 @@ class Unsendable(ValueError):
 
 
 class StreamdError(Exception):
-    """Any failure of a request. `status` is None if no server answered."""
+    """Any failure of a request. `status` is None if no server answered; `details` is what the
+    answer's error has besides its code and message."""
 
     def __init__(
         self,
@@ -32,12 +35,14 @@ class StreamdError(Exception):
         message: str,
         status: int | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
+        details: Mapping[str, Any] = _NO_DETAILS,
     ) -> None:
-        super().__init__(code, message, status, dict(headers))
+        super().__init__(code, message, status, dict(headers), dict(details))
         self.code = code
         self.message = message
         self.status = status
         self.headers = headers or {}  # A mapping proxy cannot be pickled.
+        self.details = details or {}
 
     def __str__(self) -> str:
         what = self.code if self.status is None else f"{self.status} {self.code}"
@@ -74,6 +79,10 @@ class BucketNotFound(NotFound):
 
 class SnapshotNotFound(NotFound):
     """The stream has no snapshot there."""
+
+
+class SubscriptionNotFound(NotFound):
+    """The subscription does not exist, or was deleted."""
 
 
 class StreamReplaced(StreamdError):
@@ -161,6 +170,47 @@ class ProducerFenced(Refused):
         return number(self.headers.get(PRODUCER_EPOCH))
 
 
+class Fenced(Refused):
+    """The wake is over: its lease has ended, or another worker has the subscription now.
+
+    `reason` is the rule that refused a write to a fenced stream.
+    """
+
+    @property
+    def reason(self) -> str | None:
+        """Why a write was refused; None for another request."""
+        return _text(self.details.get("reason"))
+
+    @property
+    def current_holder(self) -> str | None:
+        """The worker that has the subscription now, if the server tells."""
+        return _text(self.details.get("current_holder"))
+
+
+class LeaseLost(StreamdError):
+    """The wake that this process worked on is over: its lease ended, or the subscription did.
+
+    Another worker may work on it now. What was not acknowledged comes again with the next wake.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__("LEASE_LOST", message)
+        self.args = (message,)
+
+
+class AlreadyClaimed(Refused):
+    """Another worker has the subscription's wake."""
+
+    @property
+    def current_holder(self) -> str | None:
+        """The name of that worker."""
+        return _text(self.details.get("current_holder"))
+
+
+class NoPendingWork(Refused):
+    """Nothing has been appended to the subscription's streams since the last acknowledgement."""
+
+
 class PreconditionFailed(Refused):
     """The stream is not in the state that `if_match` names; `etag` is its state."""
 
@@ -172,6 +222,15 @@ class PreconditionFailed(Refused):
 
 class InvalidRequest(Refused):
     """A name, an offset or a body is invalid."""
+
+
+class InvalidOffset(InvalidRequest):
+    """The offset is malformed; or one that is acknowledged is not between the last acknowledgement
+    and the stream's end, or its stream not one of the subscription's."""
+
+
+class WebhookUrlRejected(InvalidRequest):
+    """The server does not call this URL: it is not https, or leads into a private network."""
 
 
 class TooLarge(Refused):
@@ -213,6 +272,14 @@ _BY_PROBLEM: dict[Problem, type[StreamdError]] = {
     Problem.SEQUENCE_CONFLICT: SequenceConflict,
     Problem.SEQUENCE_GAP: SequenceGap,
     Problem.STALE_EPOCH: ProducerFenced,
+    Problem.SUBSCRIPTION_NOT_FOUND: SubscriptionNotFound,
+    Problem.SUBSCRIPTION_ALREADY_EXISTS: AlreadyExists,
+    Problem.WEBHOOK_URL_REJECTED: WebhookUrlRejected,
+    Problem.FENCED: Fenced,
+    Problem.ALREADY_CLAIMED: AlreadyClaimed,
+    Problem.NO_PENDING_WORK: NoPendingWork,
+    Problem.INVALID_OFFSET_409: InvalidOffset,
+    Problem.TOO_MANY_SUBSCRIPTIONS: QuotaExceeded,
     Problem.QUOTA_EXCEEDED: QuotaExceeded,
     Problem.TOO_MANY_STREAMS: QuotaExceeded,
     Problem.TOO_MANY_PRODUCERS: QuotaExceeded,
@@ -246,10 +313,16 @@ def number(text: str | None) -> int | None:
     return int(text)
 
 
-def refusal(status: int, code: str, message: str, headers: Mapping[str, str]) -> StreamdError:
+def refusal(
+    status: int,
+    code: str,
+    message: str,
+    headers: Mapping[str, str],
+    details: Mapping[str, Any] = _NO_DETAILS,
+) -> StreamdError:
     """The error for an answer's code, or else for its status."""
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status, Refused)
-    return kind(code, message, status, headers)
+    return kind(code, message, status, headers, details)
 
 
 def foreign_refusal(
@@ -271,6 +344,10 @@ def foreign_refusal(
 def is_unknown_route(refused: Refused) -> bool:
     """Whether a server of the protocol says that it has no such path: one of streamd's routes."""
     return refused.message == NOT_OURS and refused.status in (404, 405)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _conflict(method: str, headers: Mapping[str, str]) -> type[StreamdError]:

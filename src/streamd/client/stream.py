@@ -62,13 +62,17 @@ class Stream:
         expires_at: str | None = None,
         closed: bool = False,
         data: Data = b"",
+        write_fence: bool = False,
     ) -> StreamInfo:
         """Create the stream, or confirm that it exists with these settings.
 
         It expires `ttl_s` after the last read or write, or at `expires_at` (RFC 3339). `data` is
-        its first content. Raises `AlreadyExists` if it has other settings.
+        its first content. With `write_fence` a worker of a subscription writes to it only while
+        its wake lasts (`Wake.producer`). Raises `AlreadyExists` if it has other settings.
         """
-        return self._driver.run(self._flows.create(content_type, ttl_s, expires_at, closed, data))
+        return self._driver.run(
+            self._flows.create(content_type, ttl_s, expires_at, closed, data, write_fence)
+        )
 
     def head(self) -> StreamInfo:
         """What the stream is and where it ends. Raises `StreamNotFound`."""

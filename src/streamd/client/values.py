@@ -16,7 +16,8 @@ NOW = "now"
 class StreamInfo(NamedTuple):
     """What a stream is and where it ends.
 
-    `is_new` is whether this request created the stream. Offsets are opaque texts that sort.
+    `is_new` is whether this request created the stream, `write_fence` whether only the worker that
+    holds a wake may write to it. Offsets are opaque texts that sort.
     """
 
     content_type: str
@@ -28,6 +29,7 @@ class StreamInfo(NamedTuple):
     snapshot_offset: str | None = None
     earliest_offset: str | None = None
     is_new: bool = False
+    write_fence: bool = False
 
 
 class Appended(NamedTuple):

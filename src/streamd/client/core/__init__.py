@@ -10,7 +10,8 @@ and tests can play the server.
 number of connections and resumes after the last complete piece, and `messages` makes values of what
 it reads. `producing` numbers batches so that each is stored once (protocol section 5.2.1).
 `consuming` reads on from the position that `keeping` keeps. `snapshots` reads snapshots, bootstraps
-and states.
+and states. `subscribing` are requests about subscriptions, `waking` holds a wake and waits for the
+next, and `receiving` keeps the keys that verify webhooks.
 
 Invariants:
 

@@ -33,6 +33,8 @@ from streamd.protocol.headers import (
 )
 from streamd.streams.content import json_value
 
+WRITE_FENCE = "Write-Fence"
+WRITE_TOKEN = "Write-Token"  # noqa: S105
 _PAGE = 1000
 # The most records of one append-batch (docs/api.md).
 MAX_FRAMES = 512
@@ -58,6 +60,7 @@ def _info(answer: Answer) -> StreamInfo:
         headers.get(STREAM_SNAPSHOT_OFFSET),
         headers.get(STREAM_EARLIEST_OFFSET),
         answer.status == 201,
+        is_true(headers, WRITE_FENCE),
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -28,6 +28,9 @@ from streamd.client.errors import ProducerFenced, Refused, SequenceGap, is_unkno
 from streamd.client.values import Appended
 from streamd.protocol.headers import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
 from streamd.streams.content import InvalidJson, is_json, json_elements, json_value
+
+if TYPE_CHECKING:
+    from streamd.client.core.waking import HeldWake
 
 # Per body, as the server has it.
 _MAX_MESSAGES = 100_000
@@ -49,14 +52,16 @@ def producer(
     producer_id: str | None,
     epochs: Epochs | None,
     settings: ProducerSettings,
+    wake: HeldWake | None = None,
 ) -> ProducerFlows:
-    """A producer; without an id, under one that was never used."""
+    """A producer; without an id, under one that was never used. One of a wake writes as long as the
+    wake is held."""
     for name in ("max_batch_bytes", "max_in_flight", "max_queued_bytes"):
         if getattr(settings, name) < 1:
             raise ValueError(f"{name} is at least 1")
     if producer_id is None:
         producer_id, epochs = f"streamd-{uuid4()}", epochs or MemoryEpochs()
-    return ProducerFlows(stream, producer_id, epochs or ClockEpochs(), settings)
+    return ProducerFlows(stream, producer_id, epochs or ClockEpochs(), settings, wake)
 
 
 def _outside() -> ValueError:
@@ -98,6 +103,7 @@ class ProducerFlows:
         producer_id: str,
         epochs: Epochs,
         settings: ProducerSettings,
+        wake: HeldWake | None = None,
     ) -> None:
         self.producer_id = producer_id
         self.epoch = -1
@@ -106,6 +112,8 @@ class ProducerFlows:
         self.stream = stream
         self._epochs = epochs
         self._settings = settings
+        self._wake = wake
+        self._is_write_fenced = False
         self._is_json = self._claimed = self._ended = False
         # Whether the server has taken a batch of records; others of the protocol know none.
         self._has_batches = False
@@ -121,6 +129,8 @@ class ProducerFlows:
         """Learn the stream's type, and take an epoch. Before anything else, and once."""
         if self.epoch >= 0:
             raise ValueError("a producer is used in one block, and once")
+        if self._wake is not None:
+            self._is_write_fenced = (yield from self.stream.head()).write_fence
         content_type = yield from self.stream.type()
         self._is_json = is_json(content_type)
         self._headers = write_headers(content_type)
@@ -319,6 +329,8 @@ class ProducerFlows:
         headers = self._headers | {PRODUCER_EPOCH: str(self.epoch), PRODUCER_SEQ: str(batch.seq)}
         if batch.entries[-1].closes:
             headers |= write_headers(closes=True)
+        if self._wake is not None and self._is_write_fenced:
+            headers |= self._wake.write_headers
         path, parts = self._path, batch.parts
         if self._is_json and not self._is_bare(batch):
             body = b"[" + b",".join(parts) + b"]"

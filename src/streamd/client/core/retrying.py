@@ -341,13 +341,14 @@ def error_of(request: Request, answer: Answer) -> StreamdError:
     """The error that an answer describes."""
     status = answer.status
     try:
-        error = json.loads(answer.body)["error"]
-        code, message = str(error["code"]), str(error["message"])
+        error = dict(json.loads(answer.body)["error"])
+        # The protocol's own errors of subscriptions need no message (section 7).
+        code, message = str(error.pop("code")), str(error.pop("message", ""))
     except (ValueError, KeyError, TypeError, RecursionError):
         # An answer to HEAD has no body.
         message = "" if request.method == "HEAD" else NOT_OURS
         return foreign_refusal(request.method, status, _phrase(status), message, answer.headers)
-    return refusal(status, code, message, answer.headers)
+    return refusal(status, code, message, answer.headers, error)
 
 
 def unexpected(status: int, message: str) -> StreamdError:

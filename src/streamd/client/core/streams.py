@@ -9,6 +9,7 @@ from streamd.client.core import operations, reading
 from streamd.client.core.messages import Form, Place, messages
 from streamd.client.core.operations import (
     MAX_FRAMES,
+    WRITE_FENCE,
     frames,
     json_array,
     json_body,
@@ -53,10 +54,16 @@ class StreamFlows:
         expires_at: str | None,
         closed: bool,
         data: Data,
+        write_fence: bool = False,
     ) -> Flow[StreamInfo]:
         """Create the stream."""
         headers = write_headers(content_type, closes=closed) | lifetime(ttl_s, expires_at)
+        if write_fence:
+            headers[WRITE_FENCE] = "true"
         info = yield from operations.create(self.session, self.name.path, headers, as_bytes(data))
+        if write_fence and not info.write_fence:
+            message = "the stream exists, but this server does not fence writes"
+            raise refusal(501, "NO_WRITE_FENCE", message, {})
         self.content_type = content_type
         return info
 
