@@ -30,11 +30,10 @@ from streamd.protocol.headers import (
     STREAM_NEXT_OFFSET,
     STREAM_SNAPSHOT_OFFSET,
     STREAM_TTL,
+    WRITE_FENCE,
 )
 from streamd.streams.content import json_value
 
-WRITE_FENCE = "Write-Fence"
-WRITE_TOKEN = "Write-Token"  # noqa: S105
 _PAGE = 1000
 # The most records of one append-batch (docs/api.md).
 MAX_FRAMES = 512

@@ -9,7 +9,6 @@ from streamd.client.core import operations, reading
 from streamd.client.core.messages import Form, Place, messages
 from streamd.client.core.operations import (
     MAX_FRAMES,
-    WRITE_FENCE,
     frames,
     json_array,
     json_body,
@@ -30,6 +29,7 @@ from streamd.protocol.headers import (
     STREAM_FORK_SUB_OFFSET,
     STREAM_FORKED_FROM,
     STREAM_SEQ,
+    WRITE_FENCE,
 )
 from streamd.streams.content import JSON, is_json
 

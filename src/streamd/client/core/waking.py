@@ -16,7 +16,6 @@ import msgspec
 
 from streamd.client.core import subscribing
 from streamd.client.core.messages import Place
-from streamd.client.core.operations import WRITE_FENCE, WRITE_TOKEN
 from streamd.client.core.reading import Incarnation, follow_from
 from streamd.client.core.retrying import Backoff, Session, ask, unexpected
 from streamd.client.core.steps import Done, Emit, Flow, Lost, Request, resume
@@ -39,7 +38,12 @@ from streamd.client.errors import (
 from streamd.client.names import parse_name
 from streamd.client.subscription_values import ClaimedWake, SubscribedStream
 from streamd.client.values import NOW, START, Chunk
-from streamd.protocol.headers import CONTENT_TYPE, STREAM_NEXT_OFFSET
+from streamd.protocol.headers import (
+    CONTENT_TYPE,
+    STREAM_NEXT_OFFSET,
+    WRITE_FENCE,
+    WRITE_TOKEN,
+)
 from streamd.streams.content import JSON
 
 # Heartbeats in the time of a lease: two may fail before the third comes too late.
