@@ -15,6 +15,7 @@ import msgspec
 from streamd_audit.errors import Damaged
 from streamd_audit.framing import Buffer, Decoder
 from streamd_audit.operations import Operation
+from streamd_audit.subscriptions import FenceStamp, SubscriptionCommand
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Position = tuple[int, int]
@@ -38,6 +39,7 @@ class Settings(msgspec.Struct, array_like=True, gc=False):
     expires_at: str | None = None
     expires_at_ms: int | None = None
     fork: Fork | None = None
+    write_fence: bool = False
 
 
 class Producer(msgspec.Struct, array_like=True, gc=False, frozen=True):
@@ -135,6 +137,7 @@ class Append(msgspec.Struct, array_like=True, gc=False, tag="append"):
     seq: str | None = None
     producer: Producer | None = None
     condition: Condition | None = None
+    fence: FenceStamp | None = None
 
 
 class Delete(msgspec.Struct, array_like=True, gc=False, tag="delete"):
@@ -375,6 +378,7 @@ Command = (
     | AddLogKey
     | RecordOperation
     | RaiseLevel
+    | SubscriptionCommand
 )
 # By exact type: a look-up costs a third of what `isinstance` does, and there are millions.
 _WITH_DATA = frozenset((Create, Append, StorePart, PublishSnapshot))

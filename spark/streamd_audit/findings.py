@@ -193,6 +193,9 @@ KINDS: dict[str, Kind] = {
     "operation_differs": Kind(
         ERROR, "the record of an operation on the cluster differs from the log's", _MACHINE
     ),
+    "subscription_differs": Kind(
+        ERROR, "a subscription, or a stream's link to one, differs from the log's", _MACHINE
+    ),
     "counts_differ": Kind(WARNING, "totals in a state are not the sums of its rows", _MACHINE),
     # Pointers to the archive's end.
     "end_damaged": Kind(WARNING, "a pointer to the archive's end is damaged", _STORE),

@@ -103,7 +103,7 @@ def difference_findings(
             kind,
             cluster=cluster,
             group=group,
-            stream=stream_name(bucket, stream),
+            stream=stream_name(bucket, stream) if bucket else None,
             stream_id=stream_id,
             offset=None if offset is None else (offset[0], offset[1]),
             index=index,

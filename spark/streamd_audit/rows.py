@@ -24,6 +24,7 @@ from streamd_audit.errors import BAD_ROW, TOO_LARGE, TOO_SHORT, UNKNOWN_FIELD, D
 from streamd_audit.framing import Buffer, Decoder
 from streamd_audit.operations import Operation
 from streamd_audit.packs import Chunk, read_chunk
+from streamd_audit.subscriptions import EndedClaims, Key, Link, StreamFence, Subscription
 
 # A row holds at most a request's body, or records that one chunk gathered.
 MAX_ROW_BYTES = 1024 * 1024 * 1024
@@ -52,6 +53,8 @@ class Header(msgspec.Struct, array_like=True):
     tree: LogTree = LogTree()
     log_keys: list[LogKey] = []
     features: int = 0
+    pattern_version: int = 0
+    generation_floor: int = 0
 
 
 def first_header(group: int) -> Header:
@@ -115,6 +118,9 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     hot_at_ms: int | None = None
     kept_from: int | None = None
     producers: int = 0
+    links: tuple[Link, ...] = ()
+    watched: int = 0
+    fence: StreamFence = StreamFence()
 
     @property
     def earliest(self) -> Position:
@@ -131,6 +137,7 @@ class ProducerState(msgspec.Struct, array_like=True, gc=False):
     record: int
     byte: int
     touched_ms: int = 0
+    is_bound: bool = False
 
 
 class Blob(msgspec.Struct, array_like=True, gc=False):
@@ -244,6 +251,12 @@ _SHAPES = {
         "a": _Shape("token", "token_id", "", Token),
         "l": _Shape("limits", "", "limited", Limits),
         "w": _Shape("operation", "operation_id", "", Operation),
+        "q": _Shape("subscription", "number", "", Subscription),
+        "e": _Shape("named", "number", "stream", None),
+        "L": _Shape("linked", "number", "stream", None),
+        "P": _Shape("pending", "number", "stream", None),
+        "f": _Shape("ended claims", "number", "", EndedClaims),
+        "j": _Shape("subscription key", "number", "", Key),
     }.items()
 }
 KINDS = {chr(letter): shape.kind for letter, shape in _SHAPES.items()}
@@ -262,6 +275,9 @@ Value = (
     | Token
     | Limits
     | Operation
+    | Subscription
+    | EndedClaims
+    | Key
 )
 
 

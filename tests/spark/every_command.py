@@ -48,7 +48,24 @@ from streamd.streams.model import (
 )
 from streamd.streams.scrubs import Scrub
 from streamd.streams.sessions import PackageStamp
+from streamd.streams.subscription_commands import (
+    AcknowledgeWake,
+    AddSubscriptionKey,
+    BeginDelivery,
+    ClaimWake,
+    DeleteSubscription,
+    EndDelivery,
+    EndLeases,
+    LinkStreams,
+    PutSubscription,
+    ReleaseWake,
+    UnlinkStream,
+    VerifyClaim,
+    WakeSubscription,
+)
 from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
+from streamd.subscriptions.keys import SubscriptionKey
+from streamd.subscriptions.model import Ack, Credential, FenceStamp, SubscriptionConfig, WakeStamp
 
 NOW_MS = 1_700_000_000_000
 _KEY = b"bucket\0stream"
@@ -68,10 +85,13 @@ _OPERATION = Operation(
     1, 2, "upgrade", Arguments(2, ("a:1",), "1.0", 5), "ops", NOW_MS, (_STEP,), "failed", 1, "why",
     NOW_MS, NOW_MS, True, (1, 2), (3,),
 )  # fmt: skip
+_CONFIG = SubscriptionConfig("pull-wake", "bucket/*", "", b"bucket\0wakes", 1_000, "what for")
+_WAKE = WakeStamp(7, 3, "w_1")
+_FENCE = FenceStamp(7, 3, "w_1", "worker-1", NOW_MS, Credential.WAKE, True)
 
 COMMANDS: list[Command] = [
     Create(b"bucket\0fork", _FORK, True, b"one,two,", [4, 4], True, _IF_MATCH, _FINDING, "a/b"),
-    Append(_KEY, "text/plain", b"three", [5], True, "seq-1", _STAMP, _IF_MATCH),
+    Append(_KEY, "text/plain", b"three", [5], True, "seq-1", _STAMP, _IF_MATCH, _FENCE),
     Delete(_KEY, IfMatch()),
     Touch([(_KEY, 7, NOW_MS)]),
     Sweep([_KEY, b"bucket\0fork"]),
@@ -97,6 +117,19 @@ COMMANDS: list[Command] = [
     AddLogKey(1, LogKey(2, bytes([7]) * 32, bytes([8]) * 32, bytes([9]) * 64)),
     RecordOperation(_OPERATION),
     RaiseLevel(6),
+    PutSubscription("mailer", _CONFIG, [_KEY]),
+    DeleteSubscription("mailer"),
+    LinkStreams("mailer", [_KEY]),
+    UnlinkStream("mailer", _KEY),
+    WakeSubscription("mailer"),
+    ClaimWake("mailer", "worker-1"),
+    AcknowledgeWake("mailer", _WAKE, [Ack(_KEY, 3, 17)], True),
+    ReleaseWake("mailer", _WAKE),
+    VerifyClaim(_FENCE),
+    AddSubscriptionKey(SubscriptionKey(1, bytes(32), bytes(64), True, NOW_MS)),
+    BeginDelivery(7, "w_1", 2),
+    EndDelivery(7, "w_1", 2, True, "why", [Ack(_KEY, 3, 17)], True),
+    EndLeases([7, 8]),
 ]
 
 

@@ -15,13 +15,15 @@ from streamd.streams.commands import Command
 from streamd.streams.keys import CHUNK, HEADER, LIMITS, TOKEN
 from streamd.streams.sessions import PackageStamp
 from streamd_audit import commands as audited
-from streamd_audit.replay import access, buckets, heads, run, scan, sessions
+from streamd_audit.replay import access, buckets, heads, run, scan, sessions, stated
 from streamd_audit.replay.components import components
+from streamd_audit.replay.globs import Patterns, path_of
 from streamd_audit.replay.model import Place
 from streamd_audit.replay.plan import Plan, state_position
 from streamd_audit.replay.quotas import History
-from streamd_audit.rows import read_row
+from streamd_audit.rows import Header, read_row
 from streamd_audit.segments import COMMANDS
+from streamd_audit.subscriptions import PutSubscription
 
 MAX_ROUNDS = 50
 
@@ -68,6 +70,7 @@ def plain_replay(
     changes = []
     nodes: dict[int, sessions.Node] = defaultdict(sessions.Node)
     cuttings = []
+    patterns: Patterns[bool] = Patterns()
     admissions = []
     for entry in log:
         payload = encode_batch(Batch(entry.now_ms, list(entry.commands), list(entry.packages)))
@@ -93,6 +96,9 @@ def plain_replay(
                 events.append((command.name, *place, buckets.BUCKET_DELETED, entry.now_ms))
             if isinstance(command, audited.Create) and command.settings.fork is not None:
                 edges.append((command.key, command.settings.fork.source))
+            edges += [(key, heads.OF_SUBSCRIPTIONS) for key in heads.keys_in(command)]
+            if isinstance(command, PutSubscription):
+                patterns.add(command.config.pattern, True)
             if isinstance(command, audited.PublishSnapshot) and command.upload_id:
                 uploads.setdefault(command.upload_id, []).append(command.key)
             rest = (place, entry.term, entry.now_ms, records, size, digests)
@@ -106,23 +112,40 @@ def plain_replay(
                 continue
             key = uploads[key][0]
         rows.append((key, *rest))
-    of_state, initial = _state_rows(before, after, edges)
+    of_state, initial = _state_rows(before, after, edges, patterns)
     history = History(*_limits_in(before), changes)
-    for key in {row[0] for row in rows} | {row[0] for row in of_state}:
-        bucket = key.partition(b"\0")[0]
-        if history.limited & {bucket, b"*"}:
-            edges.append((key, bucket + b"\0"))
+    edges += _shared({row[0] for row in rows + of_state}, history, patterns)
     scope_of = _scopes([row[0] for row in rows] + [row[0] for row in of_state], edges)
     table = [(scope_of[row[0]], *row[1:]) for row in of_state]
     for key, sub, command, place, term, now_ms, records, size, digests in rows:
         body = heads.pack([(*place, sub, term, now_ms, command, records, size, digests)])
         table.append((scope_of[key], 0, run.COMMAND, *place, body))
     table.sort(key=lambda row: (row[0], row[3], row[4]))
-    replayed = _settle(
-        table, results, events, initial, tuple(bases), first_number, _places(after), history
-    )
+    ways = _ways(before, after, bases, first_number, history)
+    replayed = _settle(table, results, events, initial, first_number, ways)
     _replay_access(replayed, admissions, before, after)
     return replayed
+
+
+def _ways(before, after, bases, first_number, history) -> tuple:
+    """What a `run.Replay` is told."""
+    headers = [read_row(HEADER, state.rows[HEADER]).value for state in after]
+    began = Header() if before is None else read_row(HEADER, before.rows[HEADER]).value
+    return (
+        _places(after), tuple(bases), first_number, history,
+        (began.pattern_version, began.generation_floor),
+        [header.pattern_version for header in headers],
+    )  # fmt: skip
+
+
+def _shared(keys, history, patterns) -> Iterator[tuple[bytes, bytes]]:
+    """What ties streams to the quotas of their bucket, and to the subscriptions."""
+    for key in keys:
+        bucket = key.partition(b"\0")[0]
+        if history.limited & {bucket, b"*"}:
+            yield key, bucket + b"\0"
+        if patterns.matching(path_of(key)):
+            yield key, heads.OF_SUBSCRIPTIONS
 
 
 def _replay_access(replayed, commands, before, after) -> None:
@@ -181,12 +204,12 @@ def _access_rows(state: StateRows | None) -> dict:
     }
 
 
-def _settle(table, results, events, initial, bases, first_number, states, history) -> Replayed:
+def _settle(table, results, events, initial, first_number, ways) -> Replayed:
     """Replay until ids and buckets are as assumed."""
     known: dict[Place, int] = {}
     missing: set[Place] = set()
     for rounds in range(1, MAX_ROUNDS):
-        replay = run.Replay(states, bases, first_number, history)
+        replay = run.Replay(*ways)
         for row in table:
             replay.feed((*row, known.get(row[3:5]), row[3:5] in missing))
         replay.finish()
@@ -267,7 +290,7 @@ def _skipped(nodes, entry, batch, results) -> set[int]:
     return skipped
 
 
-def _state_rows(before, after, edges):
+def _state_rows(before, after, edges, patterns):
     found, initial = [], {}
     # Chunks are not replayed. Those of hostile commands may contradict themselves.
     events = [
@@ -281,12 +304,22 @@ def _state_rows(before, after, edges):
             key_of[row.value.stream_id] = row.rest
             if row.value.settings.fork is not None:
                 edges.append((row.rest, row.value.settings.fork.source))
+            if row.value.links or row.value.settings.write_fence:
+                edges.append((row.rest, heads.OF_SUBSCRIPTIONS))
+        elif row.kind in stated.KINDS:
+            if row.kind == "subscription":
+                patterns.add(row.value.config.pattern, True)
+                edges.append((row.value.config.wake_key, heads.OF_SUBSCRIPTIONS))
+            elif row.rest:
+                edges.append((row.rest, heads.OF_SUBSCRIPTIONS))
         elif row.kind == "bucket" and op == run.BEFORE:
             initial[row.rest] = row.value.created_ms, row.value.streams, row.value.hidden
     for op, index, position, key, value, row in events:
         of = row.rest if row.kind == "stream" else None
         if row.kind == "producer":
             of = key_of.get(row.numbers[0])
+        if row.kind in stated.KINDS:
+            of = heads.OF_SUBSCRIPTIONS
         if of is not None:
             at = run.STATE_POSITIONS[row.kind] if op == run.BEFORE else position
             found.append((of, 0, op, index, at, heads.encode((key, value))))

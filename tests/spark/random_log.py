@@ -29,6 +29,7 @@ from streamd.streams.offsets import Position
 from streamd.streams.sessions import PackageStamp
 from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
 from tests.spark.plain_replay import LogEntry, StateRows
+from tests.spark.random_subscriptions import RandomSubscriptions
 from tests.streams.driver import Driver
 
 TEXT = "text/plain"
@@ -48,9 +49,11 @@ class RandomLog:
         names: str = "s",
         wild: bool = True,
         quotas: bool = False,
+        subscriptions: bool = False,
     ) -> None:
         self.random = Random(seed)
         self.quotas = quotas
+        self.has_subscriptions = subscriptions
         self.wild = wild
         self.driver = Driver()
         self.log: list[LogEntry] = []
@@ -59,6 +62,7 @@ class RandomLog:
             keys.stream_key(BUCKETS[number % 3], f"{names}{number}".encode())
             for number in range(streams)
         ]
+        self.subscriptions = RandomSubscriptions(self.random, self.driver.state, self.keys)
         self.uploads: list[tuple[bytes, int, Position, int]] = []
         self.sessions: dict[int, int] = {}
         self.sequences = {1: 0, 2: 0}
@@ -122,6 +126,8 @@ class RandomLog:
 
     def command(self) -> Command:
         random = self.random
+        if self.has_subscriptions and random.random() < 0.3:
+            return self.subscriptions.command(self.driver.now_ms)
         key = random.choice(self.keys)
         stream = self.driver.state.streams.get(key)
         if stream is None and random.random() < 0.7:

@@ -23,7 +23,7 @@ from streamd.proofs.tree import GrowingTree, root_of
 from streamd.streams.etags import incarnation_base
 from streamd.streams.model import LogPosition, LogTree
 from streamd.tiering.fence import FenceNote
-from streamd_audit import checkpoints, commands, ends, names, packs, rows, segments
+from streamd_audit import checkpoints, commands, ends, names, packs, rows, segments, subscriptions
 from streamd_audit.framing import check_digest
 from tests.support.packs import chunks_of
 from tests.support.segments import entries_of
@@ -230,6 +230,15 @@ PARTS = {
     "limits": commands.Limits,
     "moved slice": commands.MovedSlice,
     "log position": commands.Place,
+    "fence": subscriptions.FenceStamp,
+    "subscription config": subscriptions.Config,
+    "wake stamp": subscriptions.WakeStamp,
+    "ack": subscriptions.Ack,
+    "subscription key": subscriptions.Key,
+    "wake": subscriptions.Wake,
+    "link": subscriptions.Link,
+    "mark": subscriptions.Mark,
+    "seal": subscriptions.Seal,
 }
 ROWS = {
     "b": rows.Bucket,
@@ -240,6 +249,8 @@ ROWS = {
     "n": rows.Session,
     "a": rows.Token,
     "l": commands.Limits,
+    "f": subscriptions.EndedClaims,
+    "j": subscriptions.Key,
 }
 
 
@@ -253,7 +264,12 @@ def test_rows_have_the_fields_that_the_page_gives_them(letter: str) -> None:
     assert fields_in(table("!", "b")[letter]) == fields_of(ROWS[letter])
 
 
-LISTED = {"header": rows.Header, "stream": rows.Stream, "cold slice": rows.ColdSlice}
+LISTED = {
+    "header": rows.Header,
+    "stream": rows.Stream,
+    "subscription": subscriptions.Subscription,
+    "cold slice": rows.ColdSlice,
+}
 
 
 @pytest.mark.parametrize("name", LISTED)

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from pyspark.sql import SparkSession
 
-from streamd.streams import producers
-from streamd.streams.commands import Command, Outcome, SetLimits
+from streamd.streams import producers, wakes
+from streamd.streams.commands import Append, Command, Outcome, SetLimits
 from streamd.streams.limits import Limits
 from streamd.streams.model import VerifiedPosition
+from streamd.streams.subscription_commands import SubscriptionCommand
 from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
-from streamd_audit.replay import model, run, scan
+from streamd.subscriptions import keys
+from streamd.subscriptions import model as subscribed
+from streamd_audit.replay import links, model, run, scan, subscription_keys, subscriptions
 from streamd_audit.replay.access import findings_of
 from streamd_audit.replay.distribute import replay
 from streamd_audit.replay.plan import Plan
@@ -33,6 +36,7 @@ from tests.spark.plain_replay import (
     state_events,
 )
 from tests.spark.random_log import RandomLog
+from tests.spark.random_subscriptions import WAKE_KEYS
 from tests.streams.driver import Driver
 from tests.streams.test_model import MachineAgainstLists
 
@@ -184,6 +188,13 @@ def two_producers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_model_has_the_bounds_of_the_machine() -> None:
     assert model._MAX_PRODUCERS == producers.MAX_PRODUCERS
     assert model._MIN_IDLE_MS == producers.MIN_IDLE_MS
+    assert links.MAX_LINKS == subscribed.MAX_LINKS
+    audited = subscriptions._MAX_SUBSCRIPTIONS, subscriptions._MAX_NAMED
+    assert audited == (subscribed.MAX_SUBSCRIPTIONS, subscribed.MAX_NAMED)
+    assert subscriptions._MAX_NAMED_IN_ALL == subscribed.MAX_NAMED_IN_ALL
+    assert subscriptions._MAX_AT_CREATION == wakes._MAX_AT_CREATION
+    assert subscription_keys._MAX_KEYS == keys.MAX_SUBSCRIPTION_KEYS
+    assert subscription_keys._KEPT_MS == keys.KEPT_MS
 
 
 @pytest.mark.parametrize("quotas", [False, True])
@@ -208,10 +219,37 @@ def test_a_long_log_has_the_same_outcomes_as_in_the_machine(seed: int, quotas: b
     assert bool(results & {"bucket-full", "stream-full", "too-many-streams"}) == quotas
 
 
-@pytest.mark.parametrize("quotas", [False, True] if ALL else [True])
+@pytest.mark.parametrize("quotas", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_log_of_subscriptions_has_the_same_outcomes_as_in_the_machine(
+    seed: int, quotas: bool
+) -> None:
+    made = RandomLog(seed, 600, quotas=quotas, subscriptions=True)
+    made.flush()
+    replayed = plain_replay(made.log, None, *made.states)
+    assert replayed.tables[run.DIFFERENCES] == []
+    for entry in made.log:
+        for position, outcome in enumerate(made.outcomes[entry.index]):
+            found = replayed.results.get((entry.index, position))
+            command = entry.commands[position]
+            is_judged = isinstance(command, SubscriptionCommand) and found not in ("known", "lost")
+            if is_judged and outcome.result.value != "invalid":
+                assert found == outcome.result.value, (entry.index, command)
+    results = {*replayed.results.values()}
+    assert {"no-pending-work", "write-fenced", "write-out-of-scope"} <= results
+    taken = [
+        outcome
+        for entry in made.log
+        for command, outcome in zip(entry.commands, made.outcomes[entry.index], strict=True)
+        if isinstance(command, Append) and command.fence is not None
+    ]
+    assert any(outcome.result.value == "appended" for outcome in taken)
+
+
+@pytest.mark.parametrize("quotas", [False, True])
 def test_the_replay_in_spark_has_the_same_outcomes(spark: SparkSession, quotas: bool) -> None:
     """Distributed over scopes, with nothing of the log in one place."""
-    made = RandomLog(9, 200, wild=False, quotas=quotas)
+    made = RandomLog(9, 200, wild=False, quotas=quotas, subscriptions=not quotas)
     made.flush()
     states = spark.createDataFrame(
         [
@@ -241,7 +279,7 @@ def test_the_replay_in_spark_has_the_same_outcomes(spark: SparkSession, quotas: 
     for row in streams:
         found[row["bucket"], row["stream"]] = row["stream_id"], row["records"], row["bytes"]
     there = {}
-    for key in made.keys:
+    for key in (*made.keys, *WAKE_KEYS):
         stream = made.driver.state.streams.get(key)
         if stream is not None:
             bucket, _, name = key.decode().partition("\0")

@@ -9,7 +9,9 @@ from streamd_audit.commands import decode_batch
 from streamd_audit.errors import BAD_MSGPACK, UNKNOWN_FIELD, Damaged
 from streamd_audit.strict import check_known
 
-APPEND = ["append", b"b\0s", "text/plain", b"one", [3], False, None, ["p", 0, 0, False], None]
+APPEND = [
+    "append", b"b\0s", "text/plain", b"one", [3], False, None, ["p", 0, 0, False], None, None
+]  # fmt: skip
 BATCH = [1_700_000_000_000, [APPEND], [[1, 2, 3, 0, 1]]]
 
 

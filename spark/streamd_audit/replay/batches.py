@@ -5,7 +5,7 @@ Each function's rows have the columns that a schema here names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -16,8 +16,9 @@ import pyarrow as pa
 from streamd_audit.arrow import ArrowMap
 from streamd_audit.errors import Damaged
 from streamd_audit.frames import batches_of, rows_in
-from streamd_audit.replay import buckets, heads, run, scan, sessions
+from streamd_audit.replay import buckets, heads, run, scan, sessions, stated
 from streamd_audit.replay.components import components
+from streamd_audit.replay.globs import Patterns, path_of
 from streamd_audit.replay.model import Place
 from streamd_audit.replay.plan import Plan
 from streamd_audit.replay.quotas import History
@@ -25,6 +26,7 @@ from streamd_audit.rows import Bucket as BucketRow
 from streamd_audit.rows import Session as SessionRow
 from streamd_audit.rows import Stream as StreamRow
 from streamd_audit.rows import read_row
+from streamd_audit.subscriptions import Subscription as SubscriptionRow
 
 _ROWS_AT_ONCE = 10_000
 
@@ -156,12 +158,51 @@ def of_states(batches: Batches) -> Rows:
             if pair is not None:
                 number = row.value.stream_id
                 yield *place, *pair, *(source or (None, None)), number, None, None, body
+            is_tied = bool(row.value.links or row.value.settings.write_fence)
+            if pair is not None and is_tied:
+                yield *place[:4], *_tied(pair)
         elif isinstance(row.value, BucketRow):
             known = row.value
             counts = known.created_ms, known.streams, known.hidden
             yield *place, *_NO_NAMES, *counts, row.rest
+        elif row.kind in stated.KINDS:
+            yield *place, *_NO_NAMES, 0, None, None, body
+            one = row.value
+            pair = _text(one.config.wake_key if isinstance(one, SubscriptionRow) else row.rest)
+            if pair is not None:
+                yield *place[:4], *_tied(pair)
         else:
             yield *place, *_NO_NAMES, row.numbers[0], None, None, body
+
+
+def _tied(pair: tuple[str, str]) -> tuple[Any, ...]:
+    """The rest of a row that says that a stream goes with the subscriptions."""
+    return "tied", *pair, *scan.OF_SUBSCRIPTIONS, 0, None, None, None
+
+
+@_makes("`group` int, pattern string")
+def patterns_of(batches: Batches) -> Rows:
+    """The patterns of subscriptions in rows of states."""
+    for group, body in rows_in(batches, "group", "body"):
+        value = read_row(*heads.decode_row(body)).value
+        if isinstance(value, SubscriptionRow) and value.config.pattern:
+            yield group, value.config.pattern
+
+
+def matching(patterns: Mapping[int, Collection[str]]) -> ArrowMap:
+    """The streams, by group, bucket and name, that a pattern of their group matches."""
+
+    @_makes("`group` int, bucket string, stream string")
+    def chosen(batches: Batches) -> Rows:
+        of_group = {
+            group: Patterns((pattern, pattern) for pattern in some)
+            for group, some in patterns.items()
+        }
+        for group, bucket, stream in rows_in(batches, "group", "bucket", "stream"):
+            if group in of_group and of_group[group].matching(path_of(f"{bucket}\0{stream}")):
+                yield group, bucket, stream
+
+    return chosen
 
 
 def join_components(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -198,7 +239,10 @@ def run_scopes(plans: Mapping[int, Plan], histories: Mapping[int, History]) -> A
 
 
 def _replay(plan: Plan, history: History | None) -> run.Replay:
-    return run.Replay(plan.places, plan.bases, plan.header.next_stream_id, history)
+    header = plan.header
+    began = header.pattern_version, header.generation_floor
+    first = header.next_stream_id
+    return run.Replay(plan.places, plan.bases, first, history, began, plan.versions)
 
 
 # -- ids -------------------------------------------------------------------------------------------

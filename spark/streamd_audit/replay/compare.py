@@ -5,7 +5,7 @@ Everything in a stream's row is compared, and all its producers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import astuple
@@ -47,9 +47,11 @@ def differences(
     rows: Mapping[bytes, StreamRow],
     producers: Mapping[int, Producers],
     keys: Iterable[bytes],
+    of_links: Callable[[Stream, StreamRow], tuple[str, str] | None],
 ) -> Iterator[Difference]:
     """Where a state differs from the log's result in the streams of these keys, one difference per
-    stream. `rows` and `producers` are the state's; producers by the ids of their streams."""
+    stream. `rows` and `producers` are the state's; producers by the ids of their streams.
+    `of_links` compares the links to subscriptions."""
     keys = sorted(keys)
     for key in keys:
         stream, row = scope.streams.get(key), rows.get(key)
@@ -66,6 +68,11 @@ def differences(
             yield Difference("stream_lost", key, stream.id, None, None, expected, "no stream")
         elif stream is not None and row is not None:
             found = _of_stream(stream, row, producers.get(row.stream_id, {}))
+            told = None if found is not None else of_links(stream, row)
+            if told is not None:
+                at = row.records, row.size
+                kind = "subscription_differs"
+                found = Difference(kind, stream.key, row.stream_id, at, None, *told)
             if found is not None:
                 yield found
 
@@ -224,5 +231,6 @@ def _settings(what: Stream | StreamRow) -> str:
         f"{what.content_type}, made at {what.created_ms}, written at {what.last_write_ms}, "
         f"asked for as {what.settings.content_type}, {what.settings.ttl_ms}, "
         f"{what.settings.expires_at} ({what.settings.expires_at_ms}), {what.expires_at}"
+        + (", fenced" if what.settings.write_fence else "")
         + ("" if fork is None else f", {fork.source!r} {fork.offset} + {fork.sub_offset}")
     )

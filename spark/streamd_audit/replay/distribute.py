@@ -18,9 +18,10 @@ from pyspark.sql import functions as f
 
 from streamd_audit.arrow import map_in_arrow
 from streamd_audit.commands import members_in
-from streamd_audit.replay import batches, quotas, run, scan, sessions
+from streamd_audit.replay import batches, run, scan, sessions, stated, ties
 from streamd_audit.replay.plan import Plan
 from streamd_audit.replay.quotas import History
+from streamd_audit.replay.ties import edges_of, node_of, of_subscriptions
 
 # An intact log is done after two rounds; a damaged one might never be.
 MAX_ROUNDS = 8
@@ -202,8 +203,8 @@ class _Replay:
 
     def _rows(self) -> DataFrame:
         """The model's input, by scope."""
-        frames = [self._commands(scan.BUNDLE, _node("bucket", "stream"))]
-        edges = [_edges(self._said(scan.FORK))] if scan.FORK in self._there else []
+        frames = [self._commands(scan.BUNDLE, node_of("bucket", "stream"))]
+        edges = [edges_of(self._said(scan.FORK))] if scan.FORK in self._there else []
         uploads = None
         if scan.PUBLISHED in self._there:
             tied, uploads = self._upload_owners()
@@ -216,8 +217,10 @@ class _Replay:
         if self._states is not None:
             frames.append(self._state_rows(uploads).select(*frames[0].columns))
             if edges or any(plan.before is not None for plan in self._plans.values()):
-                edges.append(_edges(self._states.where(f.col("other_bucket").isNotNull())))
-        edges += self._of_limited_buckets()
+                edges.append(edges_of(self._states.where(f.col("other_bucket").isNotNull())))
+        edges += ties.of_limited_buckets(self._scanned, self._states, self._histories)
+        patterns = self._said(scan.PATTERN) if scan.PATTERN in self._there else None
+        edges += ties.of_patterns(self._scanned, patterns, self._states)
         rows = reduce(DataFrame.unionByName, frames)
         joined = self._components(edges)
         if joined is not None:
@@ -229,30 +232,6 @@ class _Replay:
             nothing.cast("long").alias("number"),
             nothing.cast("boolean").alias("no_bucket"),
         )
-
-    def _of_limited_buckets(self) -> list[DataFrame]:
-        """What ties the streams of a bucket together whose quotas they share."""
-        is_limited = f.lit(False)
-        for group, history in self._histories.items():
-            names = [name.decode() for name in history.limited]
-            of_group = f.col("group") == group
-            if quotas.ALL_OTHERS not in names:
-                of_group = of_group & f.col("bucket").isin(names)
-            if names:
-                is_limited = is_limited | of_group
-        if not any(history.limited for history in self._histories.values()):
-            return []
-        frames = [self._scanned.where(f.col("what") == scan.BUNDLE)]
-        if self._states is not None:
-            frames.append(self._states.where(f.col("kind") == "stream"))
-        return [
-            frame.where(is_limited).select(
-                _node("bucket", "stream").alias("one"),
-                # No stream has an empty name.
-                f.xxhash64("group", "bucket", f.lit("")).alias("other"),
-            )
-            for frame in frames
-        ]
 
     def _commands(self, what: int, node: Column) -> DataFrame:
         """Bundles of commands that took effect, or were refused by what they are about."""
@@ -268,7 +247,7 @@ class _Replay:
         """Streams that published the same upload, which are judged together; and the node of one
         of them, by the upload."""
         found = self._said(scan.PUBLISHED).select(
-            "group", f.col("one").alias("upload_id"), _node("bucket", "stream").alias("node")
+            "group", f.col("one").alias("upload_id"), node_of("bucket", "stream").alias("node")
         )
         least = found.groupBy("group", "upload_id").agg(f.min("node").alias("least"))
         tied = found.join(least, ["group", "upload_id"]).select(
@@ -281,7 +260,7 @@ class _Replay:
         states = self._states
         assert states is not None
         streams = states.where(f.col("kind") == "stream").withColumn(
-            "node", _node("bucket", "stream")
+            "node", node_of("bucket", "stream")
         )
         columns = streams.columns
         # No two streams ever have one id.
@@ -294,9 +273,13 @@ class _Replay:
                 uploads.withColumnRenamed("upload_id", "number"), ["group", "number"]
             )
             found = found.unionByName(begun.select(*columns))
-        first = f.when(f.col("kind") == "stream", -3).when(f.col("kind") == "producer", -2)
+        kinds = f.col("kind").isin(*stated.KINDS)
+        others = states.where(kinds).withColumn("node", of_subscriptions())
+        found = found.unionByName(others.select(*columns))
+        known = [each for pair in run.STATE_POSITIONS.items() for each in map(f.lit, pair)]
         is_first = f.col("op") == run.BEFORE
-        position = f.when(is_first, first.otherwise(-1)).otherwise(f.col("position"))
+        first = f.create_map(*known)[f.col("kind")]
+        position = f.when(is_first, first).otherwise(f.col("position"))
         return found.select("node", "group", "index", position.alias("position"), "op", "body")
 
     def _components(self, edges: list[DataFrame]) -> DataFrame | None:
@@ -453,19 +436,10 @@ class _Replay:
 
 def _of_states(states: DataFrame) -> DataFrame:
     """Rows of the states to begin with and to compare with."""
-    rows = states.where(f.col("kind").isin("stream", "producer", "upload", "bucket", "session"))
+    kinds = "stream", "producer", "upload", "bucket", "session", *stated.KINDS
+    rows = states.where(f.col("kind").isin(*kinds))
     chosen = rows.select("group", "index", "position", "op", "key", "value")
     return _kept(map_in_arrow(chosen, batches.of_states, batches.STATE_ROWS))
-
-
-def _node(bucket: str, stream: str) -> Column:
-    """The node of a stream before it is known which others it is joined with."""
-    return f.xxhash64("group", bucket, stream)
-
-
-def _edges(forks: DataFrame) -> DataFrame:
-    one, other = _node("bucket", "stream"), _node("other_bucket", "other_stream")
-    return forks.select(one.alias("one"), other.alias("other"))
 
 
 def _named(out: DataFrame) -> DataFrame:

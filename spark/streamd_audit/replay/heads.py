@@ -21,9 +21,18 @@ from streamd_audit.commands import (
     EndProducers,
     FlushCold,
     PublishSnapshot,
+    RenewIncarnations,
     StorePart,
     Sweep,
     Touch,
+)
+from streamd_audit.subscriptions import (
+    AcknowledgeWake,
+    EndDelivery,
+    LinkStreams,
+    PutSubscription,
+    SubscriptionCommand,
+    UnlinkStream,
 )
 
 
@@ -72,6 +81,8 @@ Command = (
     | PublishSnapshot
     | DropUpload
     | EndProducers
+    | SubscriptionCommand
+    | RenewIncarnations
 )
 
 
@@ -106,7 +117,28 @@ def unpack(body: bytes) -> Bundle:
 # A row of a state, whose key and value travel as one.
 decode_row = msgspec.msgpack.Decoder(tuple[bytes, bytes]).decode
 
+
+def keys_in(command: commands.Command) -> Iterator[bytes]:
+    """The keys of the streams that a command about subscriptions names, and of fenced ones."""
+    match command:
+        case Create() if command.settings.write_fence:
+            yield command.key
+        case PutSubscription():
+            yield from command.keys
+            yield command.config.wake_key
+        case LinkStreams():
+            yield from command.keys
+        case UnlinkStream():
+            yield command.key
+        case AcknowledgeWake() | EndDelivery():
+            yield from (ack.key for ack in command.acks)
+        case _:
+            pass
+
+
 _IDS = 2**63
+# No stream's key. All subscriptions of a group are replayed together.
+OF_SUBSCRIPTIONS = b"\0"
 
 
 def cut(command: commands.Command) -> Iterator[tuple[bytes | int, Command]]:
@@ -136,5 +168,7 @@ def cut(command: commands.Command) -> Iterator[tuple[bytes | int, Command]]:
         case StorePart(upload_id=number):
             if 0 <= number < _IDS:
                 yield number, command
+        case _ if isinstance(command, SubscriptionCommand | RenewIncarnations):
+            yield OF_SUBSCRIPTIONS, command
         case _:
             pass

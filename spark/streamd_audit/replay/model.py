@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from hashlib import sha256
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamd_audit.commands import Producer, Settings
 from streamd_audit.replay.results import DUPLICATE, EPOCH_STALE, EPOCH_WITHOUT_RESTART, SEQ_GAP
+
+if TYPE_CHECKING:
+    from streamd_audit.replay.subscribed import Subscribed
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 # How many of a stream's last appends are remembered, to find the one that a state took differently.
@@ -23,8 +26,9 @@ _MIN_IDLE_MS = 3_600_000
 # The last time that a row's key can name.
 _LAST_MS = 2**64 - 1
 
-LastRequest = tuple[int, int, int, int, int]
-"""A producer's last accepted request: epoch, seq, the tail after it, its log time or 0."""
+LastRequest = tuple[int, int, int, int, int, bool]
+"""A producer's last accepted request: epoch, seq, the tail after it, its log time or 0; and whether
+only claims may use its id."""
 
 Place = tuple[int, int]
 """A command's index in the log, and its position in the entry."""
@@ -49,6 +53,49 @@ class Numbered:
         self.id = number
         self.is_guessed = False
         self.floor = 0
+
+
+class Linked:
+    """A stream's link to a subscription; `of` is the number of one that
+    was deleted before the log. Records before `record`, which end at `byte`, are acknowledged."""
+
+    __slots__ = ("byte", "is_explicit", "is_glob", "is_pending", "of", "record")
+
+    def __init__(self, of: Subscribed | int, record: int, byte: int) -> None:
+        self.of = of
+        self.record, self.byte = record, byte
+        self.is_explicit = self.is_glob = self.is_pending = False
+
+
+class Mark(NamedTuple):
+    """What a fenced stream remembers of a subscription: generations up to `sealed` are sealed; the
+    last one that has written is `generation`, 0 for none, up to `record` and `byte`."""
+
+    of: Subscribed | int
+    sealed: int
+    is_linked: bool = True
+    generation: int = 0
+    record: int = 0
+    byte: int = 0
+
+
+class Seal(NamedTuple):
+    """A sealed generation, and the end of what was written under claims of its subscription."""
+
+    of: Subscribed | int
+    generation: int
+    record: int
+    byte: int
+
+
+class Fence(NamedTuple):
+    """The marks of a fenced stream, in the order in which they were made, and the latest seal."""
+
+    marks: tuple[Mark, ...] = ()
+    seal: Seal | None = None
+
+    def mark_of(self, of: Subscribed | int) -> Mark | None:
+        return next((mark for mark in self.marks if mark.of == of), None)
 
 
 class Upload(Numbered):
@@ -84,7 +131,9 @@ class Stream(Numbered):
     is the place before which records are in packs; while there are others, `hot_at_ms` is a time
     since which there have been some. `sweep_at_ms` is when to check whether the stream is over.
     `counted` of the `producers` are those whose number is limited. `kept_from` is the byte
-    from which the stream's own records count in its bucket; None if they do not count yet.
+    from which the stream's own records count in its bucket; None if they do not count yet. `links`
+    are those to subscriptions, as of the version `watched` of the patterns (`links.Links`), and
+    `fence` is what a fenced stream remembers of claims (`fences.Fences`).
     """
 
     __slots__ = (
@@ -97,6 +146,7 @@ class Stream(Numbered):
         "deleted",
         "expires_at",
         "expires_at_ms",
+        "fence",
         "forks",
         "from_place",
         "hasher",
@@ -105,6 +155,7 @@ class Stream(Numbered):
         "key",
         "last_seq",
         "last_write_ms",
+        "links",
         "producers",
         "records",
         "refused",
@@ -116,6 +167,7 @@ class Stream(Numbered):
         "taken",
         "touched_ms",
         "ttl_ms",
+        "watched",
     )
 
     def __init__(
@@ -145,6 +197,9 @@ class Stream(Numbered):
         self.extents: tuple[tuple[Stream | int, int, int], ...] = ()
         self.snapshot: Published | None = None
         self.cold = (0, 0)
+        self.links: list[Linked] = []
+        self.watched = 0
+        self.fence = Fence()
         self.producers: dict[str, LastRequest] = {}
         self.counted = 0
         self.hasher = sha256()
@@ -195,20 +250,22 @@ class Stream(Numbered):
         is_new = stamp.producer_id not in self.producers
         return stamp.counted and is_new and self.counted >= _MAX_PRODUCERS
 
-    def remember(self, stamp: Producer, now_ms: int) -> None:
-        """Note a producer's request that was accepted."""
+    def remember(self, stamp: Producer, now_ms: int, is_bound: bool = False) -> None:
+        """Note a producer's request that was accepted; if it `is_bound` from now on only claims may
+        use the id."""
         known = self.producers.get(stamp.producer_id)
         was_counted = known is not None and known[4] > 0
         at_ms = max(now_ms, 1) if stamp.counted or was_counted else 0
         self.counted += at_ms > 0 and not was_counted
-        told = stamp.epoch, stamp.seq, self.records, self.size, at_ms
+        is_bound = is_bound or (known is not None and known[5])
+        told = stamp.epoch, stamp.seq, self.records, self.size, at_ms, is_bound
         self.producers[stamp.producer_id] = told
 
     def end_idle(self, names: list[str], now_ms: int) -> None:
         """Forget those producers that are idle."""
         for name in names:
             known = self.producers.get(name)
-            if known is not None and 0 < known[4] <= now_ms - _MIN_IDLE_MS:
+            if known is not None and 0 < known[4] <= now_ms - _MIN_IDLE_MS and not known[5]:
                 del self.producers[name]
                 self.counted -= 1
 
@@ -230,11 +287,31 @@ class Stream(Numbered):
         self.snapshot = source.snapshot
         source.forks += 1
 
+    def append(self, records: int, size: int, digests: bytes, now_ms: int) -> tuple[int, int]:
+        """Add records with these digests; returns where they begin."""
+        if self.hot_at_ms is None:
+            self.heat(now_ms)
+        start = self.records, self.size
+        self.records += records
+        self.size += size
+        self.hasher.update(digests)
+        return start
+
     def heat(self, now_ms: int) -> None:
         """Add an append's records, which are not in the cold store."""
         cold = max(self.cold, self.fork_point)
         self.cold = cold if self.forks else max(cold, self.earliest)
         self.hot_at_ms = now_ms
+
+    def put_mark(self, changed: Mark) -> None:
+        """Note what the fence remembers of a subscription, in the place of what it did."""
+        others = tuple(mark for mark in self.fence.marks if mark.of != changed.of)
+        self.fence = self.fence._replace(marks=(*others, changed))
+
+    def may_cool(self, start: tuple[int, int], end: tuple[int, int]) -> bool:
+        """Whether a slice from `start` to `end` is the next one of the stream's hot records."""
+        is_next = self.hot_at_ms is not None and self.cold == start
+        return is_next and start[0] < end[0] <= self.records and end[1] <= self.size
 
     def cool(self, to: tuple[int, int], now_ms: int) -> None:
         """Note that records before `to` are no longer hot."""
@@ -274,4 +351,5 @@ def same_request(one: Settings, other: Settings) -> bool:
         and one.ttl_ms == other.ttl_ms
         and one.expires_at_ms == other.expires_at_ms
         and one.fork == other.fork
+        and one.write_fence == other.write_fence
     )

@@ -19,7 +19,8 @@ class Plan:
 
     `header` is that of the first state. `bases` are what recoveries added to ids in ETags, each
     from an index on. `configurations` are the payloads of the entries with these indexes, rising.
-    `limits` are those of the first state, by kind and name.
+    `limits` are those of the first state, by kind and name. `versions` are those of the patterns,
+    by the headers of the states to compare with.
     """
 
     before: int | None = None
@@ -28,6 +29,7 @@ class Plan:
     bases: tuple[tuple[int, int], ...] = ()
     configurations: tuple[tuple[int, bytes], ...] = ()
     limits: tuple[tuple[str, str, Limits], ...] = ()
+    versions: tuple[int, ...] = ()
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -18,6 +19,8 @@ from streamd_audit.replay.ids import Known
 from streamd_audit.replay.model import LastRequest, Numbered, Place, Published, Stream, Upload
 from streamd_audit.replay.quotas import History, Quotas
 from streamd_audit.replay.scope import Scope
+from streamd_audit.replay.stated import KINDS as OF_SUBSCRIPTIONS
+from streamd_audit.replay.stated import Stated, fence_of, linked
 from streamd_audit.rows import ProducerState, read_row
 from streamd_audit.rows import Stream as StreamRow
 from streamd_audit.rows import Upload as UploadRow
@@ -26,7 +29,10 @@ from streamd_audit.rows import Upload as UploadRow
 # something in a state that the log leads to and not in the state before it, or the other way round.
 BEFORE, COMMAND, AFTER, GONE = range(4)
 # Where rows of the first state stand in their entry: first streams, then what belongs to them.
-STATE_POSITIONS = {"stream": -3, "producer": -2, "upload": -1}
+STATE_POSITIONS = {
+    "subscription": -5, "named": -4, "stream": -3, "producer": -2, "upload": -1, "header": -1,
+    "linked": -1, "pending": -1, "ended claims": -1, "subscription key": -1,
+}  # fmt: skip
 
 # A bundle of commands has the place of the first; `body` is the bundle, or a state's row. Only a
 # command by itself has the `number` that it gives, or found no bucket.
@@ -130,7 +136,9 @@ _in_order = itemgetter(0, 1, 2)
 class Replay:
     """Feed it rows (`COLUMNS`), and take away what it found.
 
-    `states` are the places (`Plan.places`) of the states of the `AFTER` and `GONE` rows, in order.
+    `states` are the places (`Plan.places`) of the states of the `AFTER` and `GONE` rows, in order,
+    and `versions` those of their patterns. `began` is what the state before the log says of
+    patterns and generations (`Scope`).
     """
 
     def __init__(
@@ -139,8 +147,11 @@ class Replay:
         bases: tuple[tuple[int, int], ...] = (),
         first_number: int = 1,
         history: History | None = None,
+        began: tuple[int, int] = (0, 0),
+        versions: Sequence[int] = (),
     ) -> None:
         self._states = [*states, _NOWHERE]
+        self._began, self._versions = began, versions
         self._history = history or History()
         self._bases = bases
         self._first_number = first_number
@@ -151,7 +162,9 @@ class Replay:
     def _begin(self, scope_id: int, group: int) -> None:
         self._scope_id, self._group = scope_id, group
         self._known = Known({}, set(), self._bases, self._first_number)
-        self._scope = Scope(self._known, self._made, self._ended, Quotas(self._history))
+        quotas = Quotas(self._history)
+        self._scope = Scope(self._known, self._made, self._ended, quotas, self._began)
+        self._stated = Stated(self._scope.subscriptions)
         self._all_made: list[Numbered] = []
         self._by_id: dict[int, Stream] = {}
         self._waiting: list[heads.Step] = []
@@ -215,16 +228,19 @@ class Replay:
                 self._tell(buckets.ASKED, command.key)
             result = apply(index, position, term, log_ms, command, records, size, digests)
             if result is results.APPENDED or (result is results.CREATED and records):
-                self._append(index, records, size, digests)
-                if result is results.APPENDED:
-                    continue
-            elif scope.part is not None:
+                assert scope.stream is not None
+                self._append(index, scope.stream, scope.start, records, size, digests)
+            for event in scope.events:
+                self._append(index, event.stream, event.start, 1, event.size, event.digests)
+            if result is results.APPENDED:
+                continue
+            if scope.part is not None:
                 self._tell_part(index, size, digests)
             self._note(command, result)
 
-    def _append(self, index: int, records: int, size: int, digests: bytes) -> None:
-        stream, start = self._scope.stream, self._scope.start
-        assert stream is not None
+    def _append(
+        self, index: int, stream: Stream, start: Place, records: int, size: int, digests: bytes
+    ) -> None:
         known = self._appends.get(stream.key)
         if (
             known is None
@@ -298,11 +314,20 @@ class Replay:
         key, raw = heads.decode_row(body)
         row = read_row(key, raw)
         value = row.value
-        if isinstance(value, ProducerState):
+        if row.kind in OF_SUBSCRIPTIONS:
+            self._stated.take(row, is_first=op == BEFORE, is_there=op != GONE)
+            # Of a stream's links there are rows besides its own.
+            self._scope.changed.update(
+                [row.rest] if op != BEFORE and row.rest in self._said else []
+            )
+        elif isinstance(value, ProducerState):
             self._take_producer(op, row.numbers[0], row.rest.decode(errors="replace"), value)
         elif isinstance(value, StreamRow):
             if op == BEFORE:
                 stream = stream_of(row.rest, value)
+                subscriptions = self._scope.subscriptions
+                stream.links = linked(value.links, subscriptions)
+                stream.fence = fence_of(value.fence, subscriptions)
                 self._by_id[value.stream_id] = stream
                 self._scope.take(stream)
             else:
@@ -316,7 +341,7 @@ class Replay:
             of = self._by_id.get(value.stream_id)
             upload = Upload(None, row.numbers[0], of, value.touched_ms)
             upload.parts, upload.size = value.parts, value.size
-            self._scope.add_upload(upload)
+            self._scope.uploads.add(upload)
 
     def _take_producer(self, op: int, stream_id: int, name: str, row: ProducerState) -> None:
         of_stream = self._producers.setdefault(stream_id, {})
@@ -334,13 +359,16 @@ class Replay:
 
     def _reach(self, place: Place) -> None:
         """Compare the states before a place with what the log led to."""
-        states, changed = self._states, self._scope.changed
+        states, changed, stated = self._states, self._scope.changed, self._stated
         while (state := states[self._next]) < place:
-            if not changed:
+            if not changed and not stated.is_changed:
                 self._next = bisect_left(states, place, lo=self._next)
                 break
             self._next += 1
-            found = compare.differences(self._scope, self._said, self._producers, changed)
+            version = self._versions[self._next - 1] if self._versions else 0
+            of_links = partial(stated.of_stream, version=version)
+            of_streams = self._scope, self._said, self._producers, changed
+            found = [*stated.differences(), *compare.differences(*of_streams, of_links)]
             self._tables[DIFFERENCES] += [
                 (self._scope_id, self._group, one.key, one.stream_id,
                  state[0] if one.entry is None else one.entry, self._next - 1, one.kind,
@@ -408,7 +436,7 @@ def _batch(table: int, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 # The fields of a state's row that the replay has under the same names, and with the same values.
 _KEPT_ALIKE = {*StreamRow.__struct_fields__}.intersection(Stream.__slots__) - {
-    "extents", "producers", "snapshot",
+    "extents", "fence", "links", "producers", "snapshot",
 }  # fmt: skip
 
 

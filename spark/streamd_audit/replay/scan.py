@@ -56,6 +56,7 @@ from streamd_audit.sources.log_columns import LogEntry, digests_of
 from streamd_audit.sources.planning import Piece
 from streamd_audit.store import Store
 from streamd_audit.strict import check_known
+from streamd_audit.subscriptions import PutSubscription
 
 SCANNED_DDL = (
     "what int, `group` int, index long, position int, bucket string, stream string, "
@@ -72,19 +73,24 @@ _COLUMNS = tuple(part.split()[0].strip("`") for part in SCANNED_DDL.split(", "))
 # `object` and `three` bytes, or without that it was forgotten; a command about limits, or about a
 # token, at `two` ms, as the body; a command as the body that only the state's header shows.
 BUNDLE, BUNDLE_OF_UPLOAD, FORK, PUBLISHED, OF_BUCKET, OPENED_SESSION, PACKAGE, PACK = range(8)
-LIMITS, TOKEN, HEADER = 8, 9, 10
+# Or the pattern of a subscription, as the body. The subscriptions of a group are together what has
+# no names, and streams go with them as with a source.
+LIMITS, TOKEN, HEADER, PATTERN = 8, 9, 10, 11
 # And what comes together in one place: `log_order.Told`, sorted by `one` where that is a term; the
 # `Joint` of a segment with entries from `index` to `two`; what is wrong with an object or an entry
 # of it; the term (`one`), the chain (`two`) and the log's time (`three`) at an entry that was asked
 # for; and of recoveries
 # and the membership what `one` says, `CONFIGURED` with its payload, `RENEWED` to base `two`, or
 # `BEGAN_ANEW`.
-WRONG, RUN, NOOPS, SEGMENT, PROBLEM, PLACED, SETTING = range(11, 18)
+WRONG, RUN, NOOPS, SEGMENT, PROBLEM, PLACED, SETTING = range(12, 19)
 # The part that a segment has of the tree over the log (`log_trees.SegmentPart`); and that rows of
 # kind `one` are there.
-TREE, KIND = 18, 19
+TREE, KIND = 19, 20
 CONFIGURED, RENEWED, BEGAN_ANEW = range(3)
 _OF_TOLD = {log_order.WRONG: WRONG, log_order.RUN: RUN, log_order.NOOP: NOOPS}
+
+# What streams have as a bucket and a name, of subscriptions.
+OF_SUBSCRIPTIONS = "", ""
 
 _NO_DATA = memoryview(b"")
 _NO_NAMES = None, None
@@ -260,7 +266,7 @@ def commands_of(group: int, entries: Iterable[LogEntry]) -> Iterator[Row]:
             yield from _facts(group, entry, position, command)
     for key, bundle in bundles.items():
         bucket, _, name = key.partition(b"\0")
-        if bucket and name:
+        if (bucket and name) or key == heads.OF_SUBSCRIPTIONS:
             names = _text(bucket), _text(name)
             yield _row(BUNDLE, group, *bundle[0][:2], *names, body=heads.pack(bundle))
 
@@ -287,12 +293,18 @@ def _steps(
 def _facts(group: int, entry: LogEntry, position: int, command: Any) -> Iterator[Row]:
     """What a command says beyond one stream."""
     place = group, entry.index, position
+    for key in heads.keys_in(command):
+        tied = _names(key)
+        if tied is not None:
+            yield _row(FORK, *place, *tied, *OF_SUBSCRIPTIONS)
     match command:
         case Create() if command.settings.fork is not None:
             source = _names(command.settings.fork.source)
             if source is not None:
                 bucket, stream = _names(command.key) or _NO_NAMES
                 yield _row(FORK, *place, bucket, stream, source[0], source[1])
+        case PutSubscription() if command.config.pattern:
+            yield _row(PATTERN, *place, body=command.config.pattern.encode())
         case PublishSnapshot() if command.upload_id > 0:
             names = _names(command.key) or _NO_NAMES
             yield _row(PUBLISHED, *place, *names, one=command.upload_id)

@@ -6,9 +6,8 @@ Times are log time, in milliseconds since the epoch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from streamd_audit import commands
 from streamd_audit.commands import (
     Append,
     BeginUpload,
@@ -18,7 +17,6 @@ from streamd_audit.commands import (
     EndProducers,
     PublishSnapshot,
     StorePart,
-    Verified,
 )
 from streamd_audit.replay import heads
 from streamd_audit.replay.forks import Refused, anchor
@@ -32,7 +30,7 @@ from streamd_audit.replay.model import (
     Upload,
     media_type,
     same_request,
-)
+)  # fmt: skip
 from streamd_audit.replay.quotas import Quotas
 from streamd_audit.replay.results import (
     APPENDED,
@@ -47,9 +45,6 @@ from streamd_audit.replay.results import (
     IN_USE_BY_FORKS,
     INVALID,
     NOT_FOUND,
-    OFFSET_BEYOND_TAIL,
-    OFFSET_GONE,
-    OFFSET_INVALID,
     PRECONDITION_FAILED,
     PUBLISHED,
     SEQ_REGRESSION,
@@ -60,22 +55,19 @@ from streamd_audit.replay.results import (
     TOO_MANY_PRODUCERS,
     UPLOAD_LOST,
     UPLOADING,
+    WRITE_OUT_OF_SCOPE,
 )  # fmt: skip
-
-
-class Part(NamedTuple):
-    """A part of a snapshot's body that was stored: its number and its first byte in the body."""
-
-    blob: Numbered
-    number: int
-    byte: int
+from streamd_audit.replay.snapshots import Part, Uploads, incomplete, unpublishable
+from streamd_audit.replay.subscriptions import Event, Subscriptions
+from streamd_audit.sources.log_columns import digests_of
 
 
 class Scope:
     """Applies commands to the streams of one scope, in the order of the log.
 
     `made` is called for everything that takes an id, `ended` for streams whose row goes or that
-    only their forks keep.
+    only their forks keep. `began` are the version of the patterns and the floor of generations in
+    the state before the log. `events` are the records of wakes that the last command had written.
     """
 
     def __init__(
@@ -84,15 +76,18 @@ class Scope:
         made: Callable[[Numbered], None],
         ended: Callable[[Stream, Place, bool], None],
         quotas: Quotas,
+        began: tuple[int, int] = (0, 0),
     ) -> None:
         self._known = known
         self.ids = Ids(known, made)
         self._ended = ended
-        self._quotas = quotas
+        self.quotas = quotas
         self.streams: dict[bytes, Stream] = {}
         # The keys of streams that a command may have changed, or may have ended.
         self.changed: set[bytes] = set()
-        self._uploads: list[Upload] = []
+        self.subscriptions = Subscriptions(self, *began, self.changed)
+        self.events: list[Event] = []
+        self.uploads = Uploads(self.ids)
         self._index = self._position = self._term = self._now_ms = 0
         self._records = self._size = 0
         self._digests = b""
@@ -135,11 +130,18 @@ class Scope:
         if log_ms > self._now_ms:
             self._now_ms = log_ms
         self._records, self._size, self._digests = records, size, digests
-        self._quotas.move_to((index, position))
-        if not isinstance(command, StorePart | DropUpload):
-            self.changed.add(command.key)
+        self.quotas.move_to((index, position))
         self.stream = self.part = None
-        return self._handlers[type(command)](command)
+        self.events.clear()
+        handler = self._handlers.get(type(command))
+        if self.subscriptions.is_here or handler is None:
+            self.subscriptions.move_to((index, position), self._known.base(index), self._now_ms)
+        if handler is None:
+            return self.subscriptions.apply(command)  # type: ignore[arg-type]
+        key = getattr(command, "key", None)
+        if key is not None:
+            self.changed.add(key)
+        return handler(command)
 
     # -- what commands expect ------------------------------------------------------------------
 
@@ -158,12 +160,7 @@ class Scope:
         if stream is None:
             return NOT_FOUND
         self.stream = stream
-        if stream.deleted:
-            return GONE
-        if stream.is_over(self._now_ms):
-            self._end(stream)
-            return NOT_FOUND
-        return stream
+        return GONE if stream.deleted else self.living(key) or NOT_FOUND
 
     def _absent(self, why: str, key: bytes, condition: Condition | None) -> str:
         if condition is None:
@@ -178,7 +175,10 @@ class Scope:
     def _append(self, command: Append) -> str:
         stream = self.streams.get(command.key)
         if stream is None or stream.deleted or stream.is_over(self._now_ms):
-            return self._absent(str(self._living(command.key)), command.key, command.condition)
+            why = str(self._living(command.key))
+            if command.fence is not None and command.fence.is_alone:
+                return WRITE_OUT_OF_SCOPE
+            return self._absent(why, command.key, command.condition)
         self.stream = stream
         records, producer = self._records, command.producer
         result = self._refusal(stream, command)
@@ -188,6 +188,12 @@ class Scope:
             return result
         if command.seq is not None:
             stream.last_seq = command.seq
+        subscriptions, is_looked_at = self.subscriptions, False
+        is_fenced = stream.settings.write_fence
+        if subscriptions.is_here and (records or is_fenced):
+            is_looked_at = subscriptions.links.look(stream)
+        if is_fenced:
+            subscriptions.fences.settle(stream)
         if records:
             self._add(stream)
             stream.last_write_ms = self._now_ms
@@ -197,11 +203,21 @@ class Scope:
             stream.closed_by = None if producer is None else producer.uncounted
         stream.touched_ms = self._now_ms if stream.ttl_ms is not None else stream.touched_ms
         if producer is not None:
-            stream.remember(producer, self._now_ms)
+            stream.remember(producer, self._now_ms, is_fenced and command.fence is not None)
+        if is_fenced and command.fence is not None:
+            subscriptions.fences.write(stream, command.fence)
+        if is_looked_at and records:
+            # Last, because the event of a wake may be appended to this stream.
+            subscriptions.appended(stream)
         return APPENDED if records else CLOSED
 
     def _refusal(self, stream: Stream, command: Append) -> str | None:
         producer = command.producer
+        is_fenced = stream.settings.write_fence
+        if is_fenced or command.fence is not None:
+            found = self.subscriptions.fences.refusal(stream, command, self._now_ms)
+            if found is not None:
+                return found
         if producer is not None:
             found = stream.producer_refusal(producer)
             if found is not None:
@@ -223,7 +239,7 @@ class Scope:
             return PRECONDITION_FAILED
         if producer is not None and stream.is_one_too_many(producer):
             return TOO_MANY_PRODUCERS
-        return self._quotas.refusal(stream, self._size) if self._records else None
+        return self.quotas.refusal(stream, self._size) if self._records else None
 
     def _end_producers(self, command: EndProducers) -> str:
         stream = self.streams.get(command.key)
@@ -232,13 +248,8 @@ class Scope:
         return DONE
 
     def _add(self, stream: Stream) -> None:
-        if stream.hot_at_ms is None:
-            stream.heat(self._now_ms)
-        self.start = (stream.records, stream.size)
-        stream.records += self._records
-        stream.size += self._size
-        self._quotas.grow(stream, self._size)
-        stream.hasher.update(self._digests)
+        self.start = stream.append(self._records, self._size, self._digests, self._now_ms)
+        self.quotas.grow(stream, self._size)
 
     # -- creating (protocol section 5.1) ----------------------------------------------------------
 
@@ -266,7 +277,7 @@ class Scope:
             return PRECONDITION_FAILED
         is_fork = command.settings.fork is not None
         inherited = source.snapshot.size if is_fork and source.snapshot is not None else 0
-        full = self._quotas.refusal_to_create(key, inherited + bool(self._records) * self._size)
+        full = self.quotas.refusal_to_create(key, inherited + bool(self._records) * self._size)
         if full is not None:
             return full
         if is_fork:
@@ -275,16 +286,21 @@ class Scope:
         self.ids.give(stream)
         self.stream = stream
         self.take(stream)
+        has_subscriptions = bool(self.subscriptions.by_id)
+        if has_subscriptions:
+            self.subscriptions.links.refresh(stream)
         if self._records:
             self._add(stream)
         stream.closed = command.closed
         stream.schedule_sweep()
+        if has_subscriptions:
+            self.subscriptions.created(stream, self._records > 0)
         return CREATED
 
     def take(self, stream: Stream) -> None:
         """Take a stream that was made, or that the state before the log has."""
         self.streams[stream.key] = stream
-        self._quotas.take(stream)
+        self.quotas.take(stream)
 
     def _create_again(self, command: Create, existing: Stream) -> str:
         if existing.deleted:
@@ -308,16 +324,17 @@ class Scope:
 
     def _end(self, stream: Stream) -> None:
         """Hide a stream from its clients; while forks read its bytes it stays."""
+        self.subscriptions.ended(stream)
         kept = stream.kept
         stream.snapshot = stream.sweep_at_ms = None
         if stream.forks:
-            self._quotas.settle(stream, kept)
+            self.quotas.settle(stream, kept)
             stream.deleted = True
             self._ended(stream, (self._index, self._position), True)
             return
         while True:
             del self.streams[stream.key]
-            self._quotas.remove(stream, kept)
+            self.quotas.remove(stream, kept)
             self._ended(stream, (self._index, self._position), False)
             fork = stream.settings.fork
             if fork is None:
@@ -332,7 +349,7 @@ class Scope:
             kept = source.kept
             if not source.deleted:
                 source.trim(self._now_ms)
-                self._quotas.settle(source, kept)
+                self.quotas.settle(source, kept)
                 return
             stream = source
 
@@ -348,7 +365,7 @@ class Scope:
         stream = self.streams.get(command.key)
         if stream is None:
             return DONE
-        self._quotas.count(stream)
+        self.quotas.count(stream)
         if stream.sweep_at_ms is None:
             return DONE
         if stream.is_over(self._now_ms):
@@ -363,29 +380,18 @@ class Scope:
         stream = self._living(command.key)
         if isinstance(stream, str):
             return stream
-        refusal = self._unpublishable(stream, command.at, command.verified)
+        refusal = unpublishable(self.ids, stream, command.at, command.verified)
         if refusal is not None:
             return refusal
         upload = Upload((self._index, self._position), None, stream, self._now_ms)
         self.ids.give(upload)
-        self._uploads.append(upload)
+        self.uploads.add(upload)
         return UPLOADING
-
-    def add_upload(self, upload: Upload) -> None:
-        """Take an upload that was under way before the log begins."""
-        self._uploads.append(upload)
-
-    def _find_upload(self, number: int) -> Upload | None:
-        found = next((one for one in self._uploads if one.id == number), None)
-        if found is None:
-            unnamed = (one for one in self._uploads if one.id is None)
-            found = next((one for one in unnamed if self.ids.match(one, number)), None)
-        return found
 
     def _store_part(self, command: StorePart) -> str:
         if command.upload_id < 0:
             return INVALID
-        upload = self._find_upload(command.upload_id)
+        upload = self.uploads.find(command.upload_id)
         if upload is None or upload.parts != command.number:
             return UPLOAD_LOST
         self.part = Part(upload, upload.parts, upload.size)
@@ -399,13 +405,13 @@ class Scope:
             return INVALID
         stream = self._living(command.key)
         if isinstance(stream, str):
-            self._take_upload(command.upload_id)
+            self.uploads.take(command.upload_id)
             return stream
-        refusal = self._unpublishable(stream, command.at, command.verified)
+        refusal = unpublishable(self.ids, stream, command.at, command.verified)
         if refusal == STALE:
             return STALE
-        upload = self._take_upload(command.upload_id)
-        self._quotas.count(stream)
+        upload = self.uploads.take(command.upload_id)
+        self.quotas.count(stream)
         known = stream.snapshot
         if refusal == SNAPSHOT_DIFFERS and known is not None:
             asked = command.size, command.content_type, command.digest
@@ -413,12 +419,12 @@ class Scope:
         if refusal is None and command.at[0] < 0:
             refusal = INVALID
         if refusal is None:
-            refusal = self._incomplete(stream, command, upload)
+            refusal = incomplete(stream, command, upload, self._size)
         kept = stream.kept
         if refusal is None:
             first = stream.kept_from if stream.forks else max(stream.fork_point, command.at)[1]
             more = stream.size - (first or 0) + command.size - kept
-            refusal = self._quotas.refusal(stream, more)
+            refusal = self.quotas.refusal(stream, more)
         if refusal is not None:
             return refusal
         blob: Numbered | None = upload
@@ -430,50 +436,15 @@ class Scope:
             *command.at, command.size, command.content_type, command.digest, blob
         )
         stream.trim(self._now_ms)
-        self._quotas.settle(stream, kept)
+        self.quotas.settle(stream, kept)
         if stream.ttl_ms is not None:
             stream.touched_ms = self._now_ms
         return PUBLISHED
 
-    def _unpublishable(
-        self, stream: Stream, at: tuple[int, int], found: Verified | None
-    ) -> str | None:
-        """The result that refuses a snapshot at `at`, or None if it may be published."""
-        snapshot = stream.snapshot
-        if snapshot is not None:
-            if at[0] < snapshot.record:
-                return OFFSET_GONE
-            if at == snapshot[:2]:
-                return SNAPSHOT_DIFFERS
-        if at[0] > stream.records:
-            return OFFSET_BEYOND_TAIL
-        if at[0] == stream.records:
-            return None if at[1] == stream.size else OFFSET_INVALID
-        if found is None or found.verdict == commands.NOTHING:
-            return STALE
-        if not self.ids.match(stream, found.stream_id):
-            return STALE
-        return None if found.verdict == commands.BOUNDARY else OFFSET_INVALID
-
-    def _incomplete(
-        self, stream: Stream, command: PublishSnapshot, upload: Upload | None
-    ) -> str | None:
-        if not command.upload_id:
-            return None if self._size == command.size else UPLOAD_LOST
-        if upload is None or upload.size != command.size:
-            return UPLOAD_LOST
-        return None if upload.stream is stream else NOT_FOUND
-
-    def _take_upload(self, number: int) -> Upload | None:
-        found = self._find_upload(number) if number else None
-        if found is not None:
-            self._uploads.remove(found)
-        return found
-
     def _drop_upload(self, command: DropUpload) -> str:
-        upload = self._find_upload(command.upload_id)
+        upload = self.uploads.find(command.upload_id)
         if upload is not None and self._now_ms - upload.touched_ms >= command.idle_ms:
-            self._uploads.remove(upload)
+            self.uploads.remove(upload)
         return DONE
 
     # -- the cold store (docs/cold-store.md) ------------------------------------------------------
@@ -482,13 +453,36 @@ class Scope:
         stream = self.streams.get(command.key)
         if stream is None or command.term != self._term:
             return STALE
-        if not self.ids.match(stream, command.stream_id) or stream.hot_at_ms is None:
+        if not self.ids.match(stream, command.stream_id):
             return STALE
-        if stream.cold != (command.start_record, command.start_byte):
-            return STALE
-        end = command.end_record
-        if not command.start_record < end <= stream.records or command.end_byte > stream.size:
+        start = command.start_record, command.start_byte
+        end = command.end_record, command.end_byte
+        if not stream.may_cool(start, end):
             return STALE
         self.stream = stream
-        stream.cool((end, command.end_byte), self._now_ms)
+        stream.cool(end, self._now_ms)
         return DONE
+
+    # -- for subscriptions ------------------------------------------------------------------------
+
+    def living(self, key: bytes) -> Stream | None:
+        """A stream that can be used now; one that has expired ends."""
+        stream = self.streams.get(key)
+        if stream is None or stream.deleted:
+            return None
+        if stream.is_over(self._now_ms):
+            self.changed.add(key)
+            self._end(stream)
+            return None
+        return stream
+
+    def append_event(self, stream: Stream, record: bytes) -> None:
+        """Append the event of a wake."""
+        self.changed.add(stream.key)
+        digests = digests_of(record, [len(record)])
+        start = stream.append(1, len(record), digests, self._now_ms)
+        self.quotas.grow(stream, len(record))
+        stream.last_write_ms = self._now_ms
+        if stream.ttl_ms is not None:
+            stream.touched_ms = self._now_ms
+        self.events.append(Event(stream, start, len(record), digests))

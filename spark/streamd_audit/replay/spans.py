@@ -18,6 +18,7 @@ from pyspark.sql import functions as f
 from streamd_audit.arrow import map_in_arrow
 from streamd_audit.replay import run
 from streamd_audit.replay.plan import Plan, state_position
+from streamd_audit.replay.stated import KINDS
 from streamd_audit.states import State
 
 # A row of the states from number `since` to number `until` of its group; `object` is a piece that
@@ -28,7 +29,9 @@ SPANS_DDL = (
 # What a replay meets: a row of the state that it begins with, or one that a state has and the one
 # before it has not, or the other way round (`op` in `run`).
 EVENTS_DDL = "`group` int, index long, position int, op int, kind string, key binary, value binary"
-_REPLAYED = ("stream", "producer", "upload", "bucket", "session", "token", "limits", "operation")
+_REPLAYED = (
+    "stream", "producer", "upload", "bucket", "session", "token", "limits", "operation", *KINDS,
+)  # fmt: skip
 # Where a piece's name says of which state it is: group, index and checkpoint's id.
 _NAMED_AT, _NAMED_LENGTH = len("7d0c3a52-0000-0000-0000-000000000000/pieces/") + 1, 8 + 1 + 33
 

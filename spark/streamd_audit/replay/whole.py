@@ -251,7 +251,8 @@ def _replay(context: Context, spans: Sequence[Span]) -> Replayed | None:
         if before is not None:
             header = headers_of(context).get(before, header)
             limits = tuple(limits_of(context, before))
-        plans[group] = plan_of(group, before, after, header, limits, settings)
+        versions = versions_of(context, after)
+        plans[group] = plan_of(group, before, after, header, limits, settings, versions)
         begin = span.first if before is None else before.index + 1
         is_mine = (f.col("group") == group) & f.col("index").between(begin, span.last)
         inside = inside | is_mine
@@ -298,6 +299,12 @@ def chosen_states(
     return None if before is None else states[begin - 1], reached[begin:]
 
 
+def versions_of(context: Context, states: Iterable[State]) -> tuple[int, ...]:
+    """The versions of the patterns of subscriptions that headers of states have."""
+    headers = headers_of(context)
+    return tuple(headers.get(state, Header()).pattern_version for state in states)
+
+
 def plan_of(
     group: int,
     before: State | None,
@@ -305,9 +312,10 @@ def plan_of(
     header: Header,
     limits: tuple[tuple[str, str, Limits], ...],
     settings: Iterable[tuple[int, int, int, int, bytes]],
+    versions: tuple[int, ...],
 ) -> Plan:
     """The plan of a group that begins with a state of this header and these limits; `settings` are
-    those of an `Account`."""
+    those of an `Account`, `versions` those of the patterns as of the states."""
     bases = [(0, header.incarnation_base)]
     configurations = []
     for of, index, what, base, payload in settings:
@@ -322,6 +330,7 @@ def plan_of(
         tuple(bases),
         tuple(configurations),
         limits,
+        versions,
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from streamd_audit.arrow import ArrowMap
 from streamd_audit.commands import members_in
 from streamd_audit.frames import batches_of
-from streamd_audit.replay import batches, heads, quotas, run, scan, sessions, spans
+from streamd_audit.replay import batches, heads, quotas, run, scan, sessions, spans, stated
 from streamd_audit.replay.components import components
 from streamd_audit.replay.distribute import MAX_ROUNDS
 from streamd_audit.replay.plan import Plan
@@ -134,9 +134,10 @@ class Replayer:
 
     def tables_of(self, rows: tuple[ScopeRow, ...], plan: Plan, of: History) -> Tables:
         first = plan.header.next_stream_id
-        key = rows, plan.states, plan.bases, first, told(of)
+        began = plan.header.pattern_version, plan.header.generation_floor
+        key = rows, plan.states, plan.bases, first, told(of), began, plan.versions
         if key not in self.scopes:
-            replay = run.Replay(plan.places, plan.bases, first, of)
+            replay = run.Replay(plan.places, plan.bases, first, of, began, plan.versions)
             for row in rows:
                 replay.feed((0, *row))
             replay.finish()
@@ -261,6 +262,7 @@ class _Replay:
             forks = [state for state in self._states if state.other_bucket is not None]
             edges += ((state.node, _other(state)) for state in forks)
         edges += self._of_limited_buckets()
+        edges += self._of_patterns()
         roots = _components(edges)
         found: dict[Node, list[ScopeRow]] = defaultdict(list)
         for node, scope_row in placed:
@@ -290,6 +292,8 @@ class _Replay:
                 nodes = sorted(streams[state.group, state.number], key=_text)
             elif state.kind == "upload" and state.op == run.BEFORE:
                 nodes = [owners[key] for key in [(state.group, state.number)] if key in owners]
+            elif state.kind in stated.KINDS:
+                nodes = [(state.group, *scan.OF_SUBSCRIPTIONS)]
             is_first = state.op == run.BEFORE
             at = run.STATE_POSITIONS[state.kind] if nodes and is_first else state.position
             row = state.group, state.op, state.index, at, state.body, None, False
@@ -306,6 +310,21 @@ class _Replay:
             if quotas.ALL_OTHERS in limited or row.bucket in limited:
                 found.append((row.node, (row.group, row.bucket, "")))
         return found
+
+    def _of_patterns(self) -> list[tuple[Node, Node]]:
+        patterns: dict[int, set[str]] = defaultdict(set)
+        for row in self._said(scan.PATTERN):
+            assert row.body is not None
+            patterns[row.group].add(row.body.decode())
+        known = [(one.group, one.body) for one in self._states if one.kind == "subscription"]
+        for group, pattern in through(batches.patterns_of, "`group` int, body binary", known):
+            patterns[group].add(pattern)
+        every: list[Scanned | OfState] = [row for row in self._rows if row.what == scan.BUNDLE]
+        every += (state for state in self._states if state.kind == "stream")
+        ddl = "`group` int, bucket string, stream string"
+        nodes = sorted({row.node for row in every}, key=_text)
+        matched = through(batches.matching(patterns), ddl, nodes) if patterns else []
+        return [(node, (node[0], *scan.OF_SUBSCRIPTIONS)) for node in matched]
 
     def _known(
         self, rows: list[ScopeRow], numbers: Mapping[Place, int], absent: set[Place]

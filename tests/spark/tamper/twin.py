@@ -32,6 +32,7 @@ from streamd_audit.log_overlaps import Problem, disagreement
 from streamd_audit.options import NotRun, Options
 from streamd_audit.replay import access, headers, run, scan, stored, whole
 from streamd_audit.replay.plan import Plan
+from streamd_audit.replay.stated import KINDS
 from streamd_audit.rows import first_header
 from streamd_audit.states import State
 from streamd_audit.store import Store
@@ -42,7 +43,7 @@ from tests.spark.tamper.packed import Packs
 from tests.spark.tamper.reading import Memory, Reading, Row
 from tests.spark.tamper.replaying import Outcome, Replayer, Scanned
 
-_OF_SCOPES = frozenset(("stream", "producer", "upload", "bucket", "session"))
+_OF_SCOPES = frozenset(("stream", "producer", "upload", "bucket", "session", *KINDS))
 
 
 class Twin:
@@ -182,7 +183,10 @@ class _Audit:
                 header = stored.headers_of(context).get(before, header)
                 limits = list(stated.limits_of(context, self._spans, before))
             settings = whole.account_of(context).settings
-            plans[group] = whole.plan_of(group, before, after, header, tuple(limits), settings)
+            versions = whole.versions_of(context, after)
+            plans[group] = whole.plan_of(
+                group, before, after, header, tuple(limits), settings, versions
+            )
         return plans
 
     def _replayed(self, replayer: Replayer) -> Outcome | None:
