@@ -15,6 +15,7 @@ from streamd.auth.tokens import SECRET_BYTES, mint
 from streamd.config.settings import AuthConfig, ColdConfig
 from tests.backup.test_archive import a_round
 from tests.http.serving import Serving, serving, until
+from tests.spark.subscribed_authors import Subscriber
 from tests.support.minio import MinioServer
 
 TEXT = {"Content-Type": "text/plain"}
@@ -207,22 +208,27 @@ async def write_rich(directory: Path, place: Place) -> None:
     serve = serving(directory, cold=place.cold(), auth=AUTH)
     async with serve as server, server.client() as http:
         author = Author(server, http)
-        await write_up_to_newest_state(author)
+        subscriber = Subscriber(author)
+        await write_up_to_newest_state(author, subscriber)
         await _fifth_day(author)
+        await subscriber.leave()
         await author.archived()
 
 
-async def write_up_to_newest_state(author: Author) -> None:
+async def write_up_to_newest_state(author: Author, subscriber: Subscriber) -> None:
     await _first_day(author)
+    await subscriber.make()
     await author.flushed()
     await author.archived()
     await _second_day(author)
+    await subscriber.work()
     await author.flushed()
     await author.snapshot()
     await _third_day(author)
     await author.flushed()
     await author.archived()
     await _fourth_day(author)
+    await subscriber.lapse()
     await author.snapshot()
 
 

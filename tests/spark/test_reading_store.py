@@ -20,6 +20,7 @@ from tests.http.serving import serving
 from tests.spark.buckets import AUTH, JSON, Author, Place, write_up_to_newest_state
 from tests.spark.conftest import BUCKET
 from tests.spark.reading import InProcess
+from tests.spark.subscribed_authors import Subscriber
 from tests.spark.test_materialized import gone, put
 from tests.support.minio import MinioServer
 
@@ -64,7 +65,7 @@ async def test_every_stream_is_read_from_the_store_as_from_the_server(tmp_path: 
         author = Author(server, http)
         await author.create("/v1/stream/alone", JSON, b'[1, "two"]')
         await author.create("/v1/stream/empty/one", JSON)
-        await write_up_to_newest_state(author)
+        await write_up_to_newest_state(author, Subscriber(author))
         url = f"http://127.0.0.1:{server.port}"
         every: dict[str, Any] = {"on_trimmed": "snapshot"}
         for bucket in ("agents", "free", "empty"):

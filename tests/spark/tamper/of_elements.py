@@ -15,7 +15,7 @@ from streamd.objectstore.checkpoints import CheckpointOf
 from streamd.objectstore.names import EndName, ManifestName, digest_of
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.commands import Append, Create
-from streamd_audit import commands, packs, rows
+from streamd_audit import commands, packs, rows, subscriptions
 from streamd_audit.names import PackName, parse
 from tests.spark.forging import Rows, put_state
 from tests.spark.resealing import pack_of
@@ -37,6 +37,9 @@ _FIELDS_OF_ROWS: dict[str, tuple[str, ...]] = {
     "session": rows.Session.__struct_fields__,
     "token": rows.Token.__struct_fields__,
     "limits": commands.Limits.__struct_fields__,
+    "subscription": subscriptions.Subscription.__struct_fields__,
+    "ended claims": subscriptions.EndedClaims.__struct_fields__,
+    "subscription key": subscriptions.Key.__struct_fields__,
     "chunk": packs.Chunk.__struct_fields__,
 }
 _REF_FIELDS = packs.SliceRef.__struct_fields__

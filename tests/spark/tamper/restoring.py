@@ -31,6 +31,7 @@ Shown = Rows | str
 
 # What is left to be removed, here or in the cold store.
 _GARBAGE = keys.GARBAGE, keys.TRIM, keys.DROPPED
+_OF_SUBSCRIPTIONS = keys.NAMED, keys.LINKED, keys.PENDING
 decode, encode = msgspec.msgpack.decode, msgspec.msgpack.encode
 
 
@@ -99,6 +100,9 @@ def _seen(rows: Rows) -> Rows:
     for key, value in rows.items():
         kind = key[:1]
         if kind in _GARBAGE or kind == keys.HEADER:
+            continue
+        if kind in _OF_SUBSCRIPTIONS and keys.SUBSCRIPTION + key[1:9] not in rows:
+            # It was deleted.
             continue
         if kind in (keys.CHUNK, keys.BLOB_PART):
             number = keys.parse_id(key[:9])

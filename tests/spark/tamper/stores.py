@@ -9,6 +9,7 @@ from pathlib import Path
 from streamd.config.settings import ColdConfig
 from tests.http.serving import serving
 from tests.spark.buckets import AUTH, JSON, OPERATOR, TEXT, Author
+from tests.spark.subscribed_authors import Subscriber
 
 Objects = dict[str, bytes]
 
@@ -68,11 +69,20 @@ async def grow(directory: Path) -> Grown:
     found, root = Grown(), directory / "cold"
     async with serving(directory, cold=cold_at(root), auth=AUTH) as server, server.client() as http:
         author = Author(server, http)
-        for life in (_first, _second, _third, _fourth):
+        subscriber = Subscriber(author)
+        lives = zip(
+            (_first, _second, _third, _fourth),
+            (subscriber.make, subscriber.work, None, subscriber.lapse),
+            strict=True,
+        )
+        for life, of_subscriber in lives:
             await life(author)
+            if of_subscriber is not None:
+                await of_subscriber()
             await author.snapshot()
             found.note(root)
         await _fifth(author)
+        await subscriber.leave()
         await author.archived()
     found.note(root)
     return found
