@@ -13,7 +13,7 @@ from streamd.config.subscriptions import SubscriptionsConfig
 from streamd.delivery import webhooks
 from streamd.delivery.keyring import KeysSealed
 from streamd.node.node import Node
-from streamd.subscriptions.keys import MAX_SUBSCRIPTION_KEYS, TooManyKeys
+from streamd.subscriptions.keys import MAX_SUBSCRIPTION_KEYS, TooManySubscriptionKeys
 from streamd.subscriptions.model import WakeReport
 from streamd.subscriptions.tokens import GRACE_MS, TokenExpired, TokenInvalid
 from tests.delivery.nodes import create_stream, node_with_webhooks, record, subscribe
@@ -92,7 +92,7 @@ async def test_too_many_rotations_in_a_day_are_refused(tmp_path: Path) -> None:
     async with node_with_webhooks(tmp_path, clock=clock) as node:
         for _ in range(MAX_SUBSCRIPTION_KEYS):
             await node.keyring.rotate()
-        with pytest.raises(TooManyKeys):
+        with pytest.raises(TooManySubscriptionKeys):
             await node.keyring.rotate()
         clock.now_ms += 24 * 3_600_000 + 1
         key = await node.keyring.rotate()

@@ -14,7 +14,7 @@ import trustme
 from streamd.config.settings import ConfigError
 from streamd.config.subscriptions import SubscriptionsConfig
 from streamd.delivery.sender import MAX_ANSWER_BYTES, DeliveryFailed, WebhookSender
-from streamd.delivery.targets import Targets
+from streamd.delivery.targets import WebhookTargets
 from tests.delivery.receivers import (
     Behaviour,
     answers,
@@ -30,7 +30,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 def sender(**more: object) -> WebhookSender:
     config = SubscriptionsConfig(allow_local_http=True, **more)  # type: ignore[arg-type]
-    return WebhookSender(config, Targets(config))
+    return WebhookSender(config, WebhookTargets(config))
 
 
 async def post(url: str, **more: object) -> bytes:

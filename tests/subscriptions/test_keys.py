@@ -14,7 +14,7 @@ from streamd.subscriptions.keys import (
     SECRET_BYTES,
     SealedKeyError,
     SubscriptionKey,
-    TooManyKeys,
+    TooManySubscriptionKeys,
     new_key,
     opened,
     with_key,
@@ -107,6 +107,6 @@ def test_rotations_that_publish_too_many_keys_are_refused() -> None:
         assert added is not None
         known = added
     assert len(known) == MAX_SUBSCRIPTION_KEYS
-    with pytest.raises(TooManyKeys):
+    with pytest.raises(TooManySubscriptionKeys):
         with_key(known, made(MAX_SUBSCRIPTION_KEYS + 1), KEPT_MS)
     assert with_key(known, made(MAX_SUBSCRIPTION_KEYS + 1), KEPT_MS + 2) is not None

@@ -24,7 +24,7 @@ from streamd.subscriptions.keys import (
     OpenKey,
     SealedKeyError,
     SubscriptionKey,
-    TooManyKeys,
+    TooManySubscriptionKeys,
     new_key,
     opened,
 )
@@ -78,13 +78,13 @@ class Keyring:
     async def rotate(self) -> SubscriptionKey:
         """Replace the key in use; it stays published, and the tokens that it made stay valid.
 
-        Raises `TooManyKeys`, `Unavailable`, `OutcomeUnknown`.
+        Raises `TooManySubscriptionKeys`, `Unavailable`, `OutcomeUnknown`.
         """
         async with self._adding:
             await self._group.reads.catch_up()
             number = max(self.known, default=0) + 1
             if await self._add(number) is Result.TOO_MANY_SUBSCRIPTION_KEYS:
-                raise TooManyKeys
+                raise TooManySubscriptionKeys
             await self._group.reads.catch_up()
             key = self.known.get(number)
             if key is None:

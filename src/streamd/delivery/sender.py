@@ -16,7 +16,7 @@ import trio
 from streamd import __version__
 from streamd.config.settings import ConfigError
 from streamd.config.subscriptions import SubscriptionsConfig
-from streamd.delivery.targets import NameNotResolved, Targets
+from streamd.delivery.targets import NameNotResolved, WebhookTargets
 from streamd.process.cures import with_cure
 from streamd.subscriptions.webhook_texts import SIGNATURE_HEADER
 from streamd.subscriptions.webhook_urls import Address, WebhookUrl, WebhookUrlRejected
@@ -46,7 +46,7 @@ class Poster(Protocol):
 class WebhookSender:
     """The `Poster` of the real network."""
 
-    def __init__(self, config: SubscriptionsConfig, targets: Targets) -> None:
+    def __init__(self, config: SubscriptionsConfig, targets: WebhookTargets) -> None:
         """Raises `ConfigError` for authorities that cannot be read."""
         self._targets = targets
         self._timeout_s = config.delivery_timeout_ms / 1000
@@ -54,7 +54,7 @@ class WebhookSender:
 
     async def post(self, url: str, body: bytes, signature: str) -> bytes:
         """As `Poster.post`. A status of 2xx says that the body was delivered, whatever follows."""
-        answer = _Answer()
+        answer = _Receipt()
         with trio.move_on_after(self._timeout_s):
             await self._deliver(url, body, signature, answer)
         if answer.status == 0:
@@ -63,7 +63,7 @@ class WebhookSender:
             raise DeliveryFailed(f"the answer has status {answer.status}")
         return answer.body
 
-    async def _deliver(self, url: str, body: bytes, signature: str, answer: _Answer) -> None:
+    async def _deliver(self, url: str, body: bytes, signature: str, answer: _Receipt) -> None:
         """Post to the first address that takes a connection: what was sent to one is not sent to
         the next. Raises `DeliveryFailed`."""
         try:
@@ -99,7 +99,7 @@ class WebhookSender:
         address: Address,
         headers: dict[str, str],
         body: bytes,
-        answer: _Answer,
+        answer: _Receipt,
     ) -> None:
         """Send the request and note the answer as it comes. Raises `_NotConnected`,
         `DeliveryFailed`."""
@@ -138,7 +138,7 @@ async def _beginning(response: httpx.Response) -> bytes:
     return bytes(body)
 
 
-class _Answer:
+class _Receipt:
     """As much of an answer as has arrived; the status is 0 before its head."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class _NotConnected(Exception):
 
 
 def _in_words(error: Exception) -> str:
-    """What the system, or TLS, has said about a connection."""
+    """Why the system, or TLS, refused a connection."""
     beneath: BaseException | None = error
     while beneath is not None and not isinstance(beneath, OSError):
         beneath = beneath.__cause__ or beneath.__context__

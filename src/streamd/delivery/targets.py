@@ -26,7 +26,7 @@ class NameNotResolved(Exception):
     """The name in a URL has no address now; the message says what the system says."""
 
 
-class Targets:
+class WebhookTargets:
     """Judges URLs when a subscription is made, and their addresses before each delivery."""
 
     def __init__(self, config: SubscriptionsConfig) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 from streamd.config.settings import Config, ConfigError, ServerConfig
 from streamd.config.subscriptions import SubscriptionsConfig
 from streamd.delivery.sender import Poster, WebhookSender
-from streamd.delivery.targets import Targets
+from streamd.delivery.targets import WebhookTargets
 from streamd.process.cures import with_cure
 from streamd.subscriptions.keys import MIN_SEALING_SECRET_BYTES
 
 
 def _sender() -> Poster:
     config = SubscriptionsConfig()
-    return WebhookSender(config, Targets(config))
+    return WebhookSender(config, WebhookTargets(config))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ def configured(config: Config, poster: Poster | None = None) -> Webhooks:
         config=own,
         base_url=own.callback_url or _own_url(config.server),
         sealing_secret=_sealing_secret(own),
-        poster=poster or WebhookSender(own, Targets(own)),
+        poster=poster or WebhookSender(own, WebhookTargets(own)),
     )
 
 

@@ -156,7 +156,7 @@ def _ranges(pattern: str) -> Iterator[tuple[bytes, bytes]]:
 def shown(
     key: bytes, stream: Stream | None, subscription: Subscription, named: Set[bytes], now_ms: int
 ) -> LinkedStream | None:
-    """A candidate as it is now; None if the subscription does not have it."""
+    """The present state of a candidate; None if the subscription does not have it."""
     is_named = key in named
     if stream is None or stream.deleted or stream.expired(now_ms):
         return LinkedStream(key, "explicit", START, START, False) if is_named else None

@@ -31,7 +31,7 @@ from streamd.streams.subscription_commands import (
 )
 from streamd.streams.wakes import Wakes
 from streamd.subscriptions import transitions
-from streamd.subscriptions.keys import TooManyKeys, with_key
+from streamd.subscriptions.keys import TooManySubscriptionKeys, with_key
 from streamd.subscriptions.model import (
     MAX_LINKS,
     MAX_NAMED,
@@ -293,7 +293,7 @@ class Subscribing:
         records = self._state.subscriptions
         try:
             kept = with_key(tuple(records.keys.values()), command.key, now_ms)
-        except TooManyKeys:
+        except TooManySubscriptionKeys:
             return Outcome(Result.TOO_MANY_SUBSCRIPTION_KEYS)
         if kept is None:
             return Outcome(Result.STALE)

@@ -117,7 +117,7 @@ class EndDelivery(msgspec.Struct, frozen=True, array_like=True, tag="end-deliver
     """The result of an attempt: `DONE`, or `STALE` if it is no longer the latest one of the
     outstanding wake.
 
-    `is_delivered` means an answer of success. If the answer said `done`, the wake ends, and `acks`,
+    `is_delivered` means an answer of success. If the answer has `done`, the wake ends, and `acks`,
     which are what the notification showed, are taken as far as they still advance something. `why`
     says in words how it failed.
     """

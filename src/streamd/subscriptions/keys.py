@@ -73,7 +73,7 @@ class SealedKeyError(Exception):
     """A key is sealed with another secret than the one given, or with one while none is given."""
 
 
-class TooManyKeys(Exception):
+class TooManySubscriptionKeys(Exception):
     """More keys were added within `KEPT_MS` than may be published together."""
 
 
@@ -83,7 +83,7 @@ def with_key(
     """The keys once another is added at `now_ms` of log time; None unless it is the next one.
 
     The key before it stays, and those that were replaced less than `KEPT_MS` ago. Raises
-    `TooManyKeys`.
+    `TooManySubscriptionKeys`.
     """
     number = known[-1].number + 1 if known else 1
     if key.number != number or not key.has_sizes:
@@ -93,7 +93,7 @@ def with_key(
         one for one, at_ms in zip(known[:-1], replaced_ms, strict=True) if at_ms > now_ms - KEPT_MS
     ]
     if len(kept) + 2 > MAX_SUBSCRIPTION_KEYS:
-        raise TooManyKeys
+        raise TooManySubscriptionKeys
     return (*kept, *known[-1:], replace(key, added_ms=now_ms))
 
 

@@ -99,8 +99,10 @@ class HeldWake:
     def write_headers(self) -> dict[str, str]:
         """The headers of a write to a fenced stream. Without a token the server refuses it, rather
         than take it from anyone."""
-        token = {} if self.write_token is None else {WRITE_TOKEN: self.write_token}
-        return {WRITE_FENCE: "true"} | token
+        headers: dict[str, str] = {WRITE_FENCE: "true"}
+        if self.write_token is not None:
+            headers[WRITE_TOKEN] = self.write_token
+        return headers
 
     def check(self) -> None:
         """Raise `LeaseLost` if the wake is lost, and `ValueError` if it has ended."""

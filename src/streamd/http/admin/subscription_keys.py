@@ -9,7 +9,7 @@ from streamd.audit_trail.trail import note
 from streamd.group.log_formats import SUBSCRIPTIONS_FORMAT
 from streamd.http.admin.operator import Answer, Operator
 from streamd.protocol.problems import Problem
-from streamd.subscriptions.keys import TooManyKeys
+from streamd.subscriptions.keys import TooManySubscriptionKeys
 from streamd.subscriptions.webhook_texts import kid_of
 
 
@@ -30,7 +30,7 @@ async def rotate(operator: Operator) -> Answer:
         )
     try:
         key = await node.keyring.rotate()
-    except TooManyKeys:
+    except TooManySubscriptionKeys:
         raise Problem.TOO_MANY_SUBSCRIPTION_KEYS.error() from None
     kid = kid_of(key.public_key)
     note(kid=kid)
