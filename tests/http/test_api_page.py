@@ -53,6 +53,7 @@ def test_the_commands_of_the_page_do_what_it_shows(tmp_path: Path) -> None:
             ran = subprocess.run(
                 command.replace("curl ", "curl -sS ").replace(DEFAULT_URL, server.url),
                 shell=True,
+                cwd=tmp_path,
                 capture_output=True,
                 timeout=PATIENCE_S,
                 check=True,

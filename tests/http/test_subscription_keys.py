@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from streamd.subscriptions.keys import (
     opened,
 )
 from tests.client.running import Shell
+from tests.support import prefork
 from tests.support.server_process import ServerProcess
 from tests.support.wire import checked_client
 
@@ -90,7 +92,7 @@ def keys_in(data: Path) -> list[SubscriptionKey]:
 
 
 def every_answer(client: httpx.Client) -> bytes:
-    """What all GET routes without parameters answer, and the bundle's reports."""
+    """What all GET routes without parameters answer."""
     paths = {
         route.path.template
         for route in (*routes.STREAMS, *routes.OPERATIONS)
@@ -104,11 +106,23 @@ def every_answer(client: httpx.Client) -> bytes:
     return found
 
 
+def every_report(url: str, file: Path) -> bytes:
+    """What `streamd debug bundle` collects."""
+    ran = prefork.run_text("debug", "bundle", "--url", url, "-o", str(file))
+    assert ran.returncode == 0, ran.stderr
+    with tarfile.open(file) as bundle:
+        parts = [bundle.extractfile(one) for one in bundle]
+        reports = [part.read() for part in parts if part is not None]
+    assert len(reports) > 5
+    return b"".join(reports)
+
+
 def test_private_keys_leave_by_no_route_log_or_trail(server: ServerProcess, tmp_path: Path) -> None:
     with checked_client(base_url=server.url) as client:
         rotated(client)
         rotated(client)
         told = every_answer(client)
+    told += every_report(server.url, tmp_path / "bundle.tar.gz")
     assert server.stop() == 0
     told += server.output.encode() + (tmp_path / "audit").read_bytes()
     keys = keys_in(tmp_path / "data")
