@@ -71,25 +71,30 @@ class PutSubscription(msgspec.Struct, array_like=True, gc=False, tag="put-subscr
 
 class DeleteSubscription(msgspec.Struct, array_like=True, gc=False, tag="delete-subscription"):
     subscription_id: str
+    number: _Number = 0
 
 
 class LinkStreams(msgspec.Struct, array_like=True, gc=False, tag="link-streams"):
     subscription_id: str
     keys: list[bytes]
+    number: _Number = 0
 
 
 class UnlinkStream(msgspec.Struct, array_like=True, gc=False, tag="unlink-stream"):
     subscription_id: str
     key: bytes
+    number: _Number = 0
 
 
 class WakeSubscription(msgspec.Struct, array_like=True, gc=False, tag="wake-subscription"):
     subscription_id: str
+    number: _Number = 0
 
 
 class ClaimWake(msgspec.Struct, array_like=True, gc=False, tag="claim-wake"):
     subscription_id: str
     worker: str
+    number: _Number = 0
 
 
 class AcknowledgeWake(msgspec.Struct, array_like=True, gc=False, tag="acknowledge-wake"):
@@ -131,6 +136,9 @@ class EndDelivery(msgspec.Struct, array_like=True, gc=False, tag="end-delivery")
 class EndLeases(msgspec.Struct, array_like=True, gc=False, tag="end-leases"):
     numbers: list[_Number]
 
+
+# Commands that name a subscription by its id and, if they have a `number`, mean that one only.
+OfOne = DeleteSubscription | LinkStreams | UnlinkStream | WakeSubscription | ClaimWake
 
 SubscriptionCommand = (
     PutSubscription

@@ -66,12 +66,13 @@ class RandomSubscriptions:
         if random.random() < 0.6:
             return self._about_wake(one, now_ms)
         named = random.sample(self._streams, 2)
+        number = self._number(one)
         return random.choice((
-            DeleteSubscription(one.subscription_id),
-            LinkStreams(one.subscription_id, named),
-            LinkStreams(one.subscription_id, named[:1]),
-            UnlinkStream(one.subscription_id, named[0]),
-            WakeSubscription(one.subscription_id),
+            DeleteSubscription(one.subscription_id, number),
+            LinkStreams(one.subscription_id, named, number),
+            LinkStreams(one.subscription_id, named[:1], number),
+            UnlinkStream(one.subscription_id, named[0], number),
+            WakeSubscription(one.subscription_id, number),
             DeleteSubscription("nobody"),
         ))  # fmt: skip
 
@@ -141,10 +142,15 @@ class RandomSubscriptions:
         if not is_pull and random.random() < 0.6:
             return BeginDelivery(one.number, wake_id, attempts + 1)
         if one.lease_until_ms is None or random.random() < 0.1:
-            return ClaimWake(name, random.choice(("w1", "w2")))
+            return ClaimWake(name, random.choice(("w1", "w2")), self._number(one))
         if random.random() < 0.2:
             return ReleaseWake(name, stamp)
         return AcknowledgeWake(name, stamp, self._acks(one), random.random() < 0.5)
+
+    def _number(self, one: Subscription) -> int:
+        """The number that a command names: that of the subscription, none, or another one's."""
+        [number] = self._random.choices((one.number, 0, one.number + 1), (6, 3, 1))
+        return number
 
     def _acks(self, one: Subscription) -> list[Ack]:
         """What the subscription can acknowledge of some streams, or of others."""

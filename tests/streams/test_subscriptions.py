@@ -7,7 +7,15 @@ from msgspec.structs import replace
 
 from streamd.streams import keys, links, subscribing
 from streamd.streams.commands import RenewIncarnations, Result
-from streamd.streams.subscription_commands import AddSubscriptionKey
+from streamd.streams.subscription_commands import (
+    AddSubscriptionKey,
+    ClaimWake,
+    DeleteSubscription,
+    LinkStreams,
+    SubscriptionCommand,
+    UnlinkStream,
+    WakeSubscription,
+)
 from streamd.subscriptions.keys import (
     KEPT_MS,
     MAX_SUBSCRIPTION_KEYS,
@@ -16,7 +24,7 @@ from streamd.subscriptions.keys import (
     SubscriptionKey,
 )
 from streamd.subscriptions.model import SubscriptionConfig
-from tests.streams.driver import JSON
+from tests.streams.driver import JSON, key
 from tests.streams.subscribed import HOOK, PULL, Subscribed, stamp_of
 
 NAMING = replace(HOOK, pattern="")
@@ -215,6 +223,35 @@ def test_naming_a_linked_stream_again_changes_nothing(driver: Subscribed) -> Non
     assert driver.link("hook", "s") is Result.DONE
     assert (driver.acked("hook", "s"), driver.named("hook").pending) == (0, 1)
     assert driver.state.subscriptions.named_count == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        DeleteSubscription("pull"),
+        LinkStreams("pull", [key("other")]),
+        UnlinkStream("pull", key("named")),
+        WakeSubscription("pull"),
+        ClaimWake("pull", "w"),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_a_command_for_a_subscription_does_not_meet_one_that_has_got_its_id(
+    command: SubscriptionCommand, driver: Subscribed
+) -> None:
+    """Its sender may use the former one, and perhaps not this one."""
+    driver.create_wakes()
+    driver.put(PULL, streams=["named"])
+    former = driver.named("pull").number
+    assert driver.drop("pull") is Result.DELETED
+    driver.put(PULL, streams=["named"])
+    before = driver.state.begin_flush()
+    assert driver.do(replace(command, number=former)).result is Result.SUBSCRIPTION_NOT_FOUND
+    after = driver.state.begin_flush()
+    assert len(before) > 1
+    assert [row for row, _ in after] == [keys.HEADER]
+    present = driver.named("pull").number
+    assert driver.do(replace(command, number=present)).result is not Result.SUBSCRIPTION_NOT_FOUND
 
 
 def test_a_deleted_stream_takes_its_work_along_and_keeps_its_name(driver: Subscribed) -> None:

@@ -261,9 +261,10 @@ class Subscriptions:
         return results.CREATED
 
     def _delete(self, command: commands.DeleteSubscription) -> str:
-        one = self.by_id.pop(command.subscription_id, None)
+        one = self._meant(command)
         if one is None:
             return results.SUBSCRIPTION_NOT_FOUND
+        del self.by_id[command.subscription_id]
         self.floor = max(self.floor, one.generation)
         # So that streams lose their links to it when they are next written.
         self.links.version += 1
@@ -274,8 +275,15 @@ class Subscriptions:
         self.changed.add(one)
         return results.DELETED
 
+    def _meant(self, command: commands.OfOne) -> Subscribed | None:
+        """The subscription that a command names, unless it names the number of another one."""
+        one = self.by_id.get(command.subscription_id)
+        if one is None or not command.number or self._streams.ids.match(one, command.number):
+            return one
+        return None
+
     def _link(self, command: commands.LinkStreams) -> str:
-        one = self._settled(self.by_id.get(command.subscription_id))
+        one = self._settled(self._meant(command))
         if one is None:
             return results.SUBSCRIPTION_NOT_FOUND
         named = sorted({*command.keys})
@@ -287,7 +295,7 @@ class Subscriptions:
         return results.DONE
 
     def _unlink(self, command: commands.UnlinkStream) -> str:
-        one = self._settled(self.by_id.get(command.subscription_id))
+        one = self._settled(self._meant(command))
         if one is None:
             return results.SUBSCRIPTION_NOT_FOUND
         self.changed.add(one)
@@ -330,7 +338,7 @@ class Subscriptions:
     # -- workers ---------------------------------------------------------------------------------
 
     def _wake(self, command: commands.WakeSubscription) -> str:
-        one = self._settled(self.by_id.get(command.subscription_id))
+        one = self._settled(self._meant(command))
         if one is None:
             return results.SUBSCRIPTION_NOT_FOUND
         self.changed.add(one)
@@ -343,7 +351,7 @@ class Subscriptions:
         return results.DONE
 
     def _claim(self, command: commands.ClaimWake) -> str:
-        one = self._settled(self.by_id.get(command.subscription_id))
+        one = self._settled(self._meant(command))
         if one is None:
             return results.SUBSCRIPTION_NOT_FOUND
         if not one.is_pull:

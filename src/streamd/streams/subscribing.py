@@ -118,7 +118,7 @@ class Subscribing:
 
     def _delete(self, command: DeleteSubscription) -> Outcome:
         state = self._state
-        subscription = state.subscriptions.by_id(command.subscription_id)
+        subscription = state.subscriptions.by_id(command.subscription_id, command.number)
         if subscription is None:
             return Outcome(Result.SUBSCRIPTION_NOT_FOUND)
         header = state.header
@@ -130,7 +130,7 @@ class Subscribing:
         return Outcome(Result.DELETED)
 
     def _link(self, command: LinkStreams, now_ms: int) -> Outcome:
-        subscription = self._found(command.subscription_id, now_ms)
+        subscription = self._found(command.subscription_id, now_ms, command.number)
         if subscription is None:
             return Outcome(Result.SUBSCRIPTION_NOT_FOUND)
         named = sorted(set(command.keys))
@@ -142,7 +142,7 @@ class Subscribing:
         return _about(Result.DONE, subscription, now_ms)
 
     def _unlink(self, command: UnlinkStream, now_ms: int) -> Outcome:
-        subscription = self._found(command.subscription_id, now_ms)
+        subscription = self._found(command.subscription_id, now_ms, command.number)
         if subscription is None:
             return Outcome(Result.SUBSCRIPTION_NOT_FOUND)
         number, key = subscription.number, command.key
@@ -183,9 +183,9 @@ class Subscribing:
                 links.refresh(self._state, key, stream)
                 self._state.streams.put(key, stream)
 
-    def _found(self, subscription_id: str, now_ms: int) -> Subscription | None:
-        """The subscription with that id, as of a log time."""
-        subscription = self._state.subscriptions.by_id(subscription_id)
+    def _found(self, subscription_id: str, now_ms: int, number: int = 0) -> Subscription | None:
+        """The subscription with that id and, unless it is 0, number, as of a log time."""
+        subscription = self._state.subscriptions.by_id(subscription_id, number)
         if subscription is not None:
             self._wakes.settle(subscription, now_ms)
         return subscription
@@ -193,7 +193,7 @@ class Subscribing:
     # -- workers ------------------------------------------------------------------------------
 
     def _wake(self, command: WakeSubscription, now_ms: int) -> Outcome:
-        subscription = self._found(command.subscription_id, now_ms)
+        subscription = self._found(command.subscription_id, now_ms, command.number)
         if subscription is None:
             return Outcome(Result.SUBSCRIPTION_NOT_FOUND)
         is_new = subscription.wake is None
@@ -207,7 +207,7 @@ class Subscribing:
         return _about(Result.DONE, subscription, now_ms, next_wake=is_new)
 
     def _claim(self, command: ClaimWake, now_ms: int) -> Outcome:
-        subscription = self._found(command.subscription_id, now_ms)
+        subscription = self._found(command.subscription_id, now_ms, command.number)
         if subscription is None:
             return Outcome(Result.SUBSCRIPTION_NOT_FOUND)
         if subscription.config.kind != "pull-wake":

@@ -1,8 +1,9 @@
 """The commands about subscriptions (see `commands`), all of log format 7.
 
-Clients cause the first group, by the subscription's id and, with a token, for one wake. Only the
-leader makes the second group, about subscriptions that it knows by their numbers: deliveries, and
-what time brings.
+Clients cause the first group, by the subscription's id and, with a token, for one wake. A `number`
+in it, if it is not 0, is that of the subscription that the sender may use: another one may have got
+its id since. Only the leader makes the second group, about subscriptions that it knows by their
+numbers: deliveries, and what time brings.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class DeleteSubscription(msgspec.Struct, frozen=True, array_like=True, tag="dele
     """DELETE of a subscription: `DELETED`, or `SUBSCRIPTION_NOT_FOUND`."""
 
     subscription_id: str
+    number: Number = 0
 
 
 class LinkStreams(msgspec.Struct, frozen=True, array_like=True, tag="link-streams"):
@@ -37,6 +39,7 @@ class LinkStreams(msgspec.Struct, frozen=True, array_like=True, tag="link-stream
 
     subscription_id: str
     keys: list[bytes]
+    number: Number = 0
 
 
 class UnlinkStream(msgspec.Struct, frozen=True, array_like=True, tag="unlink-stream"):
@@ -44,6 +47,7 @@ class UnlinkStream(msgspec.Struct, frozen=True, array_like=True, tag="unlink-str
 
     subscription_id: str
     key: bytes
+    number: Number = 0
 
 
 class WakeSubscription(msgspec.Struct, frozen=True, array_like=True, tag="wake-subscription"):
@@ -51,6 +55,7 @@ class WakeSubscription(msgspec.Struct, frozen=True, array_like=True, tag="wake-s
     that one is reported; `WakeReport.next_wake` says that a new one has begun."""
 
     subscription_id: str
+    number: Number = 0
 
 
 class ClaimWake(msgspec.Struct, frozen=True, array_like=True, tag="claim-wake"):
@@ -62,6 +67,7 @@ class ClaimWake(msgspec.Struct, frozen=True, array_like=True, tag="claim-wake"):
 
     subscription_id: str
     worker: str
+    number: Number = 0
 
 
 class AcknowledgeWake(msgspec.Struct, frozen=True, array_like=True, tag="acknowledge-wake"):

@@ -75,9 +75,10 @@ class SubscriptionRecords:
     def get(self, number: int) -> Subscription | None:
         return self._records.get(number)
 
-    def by_id(self, subscription_id: str) -> Subscription | None:
-        """The subscription that has the id now."""
-        return self._records.get(self._ids.get(subscription_id, 0))
+    def by_id(self, subscription_id: str, number: int = 0) -> Subscription | None:
+        """The subscription that has the id now; with a `number`, only if it is that one."""
+        found = self._ids.get(subscription_id, 0)
+        return self._records.get(found) if number in (0, found) else None
 
     def waking_with(self, wake_key: bytes) -> Set[int]:
         """The numbers of those whose wake stream has that key."""

@@ -94,8 +94,9 @@ async def delete(service: Service, request: Request, route: SubscriptionRoute) -
     """DELETE of a subscription."""
     note(subscription=route.subscription_id)
     await service.catch_up()
-    find(service, request, route.subscription_id)
-    outcome = await propose(service, DeleteSubscription(route.subscription_id))
+    found = find(service, request, route.subscription_id)
+    command = DeleteSubscription(route.subscription_id, found.number)
+    outcome = await propose(service, command)
     return Response(204) if outcome.result is Result.DELETED else _refused(outcome)
 
 
@@ -127,7 +128,8 @@ async def link(service: Service, request: Request, route: LinksRoute) -> Respons
     found = find(service, request, route.subscription_id)
     _check_not_own(found.config, named)
     subscribing.check_named(request.identity, named)
-    outcome = await propose(service, LinkStreams(route.subscription_id, named))
+    command = LinkStreams(route.subscription_id, named, found.number)
+    outcome = await propose(service, command)
     return Response(204) if outcome.result is Result.DONE else _refused(outcome)
 
 
@@ -135,8 +137,9 @@ async def unlink(service: Service, request: Request, route: LinkRoute) -> Respon
     """DELETE of a stream that a subscription names: its pattern may still match it."""
     note(subscription=route.subscription_id)
     await service.catch_up()
-    find(service, request, route.subscription_id)
-    outcome = await propose(service, UnlinkStream(route.subscription_id, route.key))
+    found = find(service, request, route.subscription_id)
+    command = UnlinkStream(route.subscription_id, route.key, found.number)
+    outcome = await propose(service, command)
     return Response(204) if outcome.result is Result.DONE else _refused(outcome)
 
 
@@ -144,8 +147,9 @@ async def force_wake(service: Service, request: Request, route: ForcedWakeRoute)
     """POST that wakes a subscription without an append, to see whether its worker comes."""
     note(subscription=route.subscription_id)
     await service.catch_up()
-    find(service, request, route.subscription_id)
-    outcome = await propose(service, WakeSubscription(route.subscription_id))
+    found = find(service, request, route.subscription_id)
+    command = WakeSubscription(route.subscription_id, found.number)
+    outcome = await propose(service, command)
     if outcome.result is not Result.DONE or outcome.wake is None:
         return _refused(outcome)
     return json_response(ForcedWakeBody(outcome.wake.wake_id, outcome.wake.generation))

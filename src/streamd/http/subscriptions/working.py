@@ -58,16 +58,14 @@ async def claim(service: Service, request: Request, route: ClaimRoute) -> Respon
         raise Problem.INVALID_REQUEST.error("worker: a name has printable characters")
     await service.catch_up()
     found = find(service, request, route.subscription_id)
-    number, lease_ttl_ms = found.number, found.config.lease_ttl_ms
+    lease_ttl_ms = found.config.lease_ttl_ms
     check_features(service)
     await service.node.keyring.ensure()
-    outcome = await propose(service, ClaimWake(route.subscription_id, asked.worker))
+    command = ClaimWake(route.subscription_id, asked.worker, found.number)
+    outcome = await propose(service, command)
     if outcome.result is not Result.DONE or outcome.wake is None:
         return _refused(outcome)
     wake = outcome.wake
-    if wake.number != number:
-        # Another one has the id by now, which this sender may not use.
-        raise Problem.SUBSCRIPTION_NOT_FOUND.error()
     streams = await service.node.subscriptions.for_wake(wake.number)
     token = _minted(service, wake, "callback")
     body = ClaimBody(
