@@ -116,7 +116,7 @@ async def test_wf_07_an_expired_or_invalid_token_is_401(at: Fenced) -> None:
     before = await at.tail(path)
     tampered = claim.write_token[:-1] + ("A" if claim.write_token[-1] != "A" else "B")
     for credentials in ({}, SERVICE):
-        for bad in ("x", tampered, claim.token.replace("dsc_", "dsw_")):
+        for bad in ("x", tampered, claim.token.replace("dsc_", "dsw_"), claim.token):
             refused = await at.post(path, {**credentials, **under(bad, "p", claim.generation, 0)})
             assert (refused.status_code, error(refused)["code"]) == (401, "UNAUTHENTICATED")
     at.clock.ahead_ms += LEASE_MS + GRACE_MS + 1
@@ -154,7 +154,12 @@ async def test_wf_09_an_asserted_fence_without_a_token_is_401_on_every_stream(at
     _, claim = await at.claimed("wf09")
     await at.create("fence/plain")
     for path in ("fence/wf09", "fence/plain", "fence/none"):
-        for shown in ({}, {"Write-Token": "x"}, {"Write-Token": claim.token}):
+        for shown in (
+            {},
+            {"Write-Token": "x"},
+            {"Write-Token": claim.token},
+            {"Authorization": f"Bearer {claim.token}"},
+        ):
             refused = await at.post(path, {**SERVICE, **FENCE, **producing("p", 1, 0), **shown})
             assert (refused.status_code, error(refused)["code"]) == (401, "UNAUTHENTICATED")
     asserted = {**FENCE, **under(claim, "p", claim.generation, 0)}
@@ -219,11 +224,8 @@ async def test_wf_15_a_token_of_a_wake_writes_nothing(at: Fenced) -> None:
     path, claim = await at.claimed("wf15")
     assert claim.body["wake_token"] == claim.token
     before = await at.tail(path)
-    for headers in (
-        {"Authorization": f"Bearer {claim.token}"},
-        {"Write-Token": claim.token},
-        {"Write-Token": claim.token, **SERVICE},
-    ):
+    bearer = {"Authorization": f"Bearer {claim.token}"}
+    for headers in (bearer, {**bearer, **producing("p", claim.generation, 0)}):
         refused = await at.post(path, headers)
         assert (refused.status_code, error(refused)["reason"]) == (403, "wake_token")
     assert await at.tail(path) == before
@@ -488,7 +490,7 @@ async def test_nc_01_and_04_other_streams_take_what_they_always_took(tmp_path: P
             assert (await at.post("fence/plain", shown)).status_code == 204
         # The fence holds all the same.
         assert (await at.post(path, {})).status_code == 204
-        for token, status in (("x", 401), (claim.token, 403), (claim.write_token, 200)):
+        for token, status in (("x", 401), (claim.token, 401), (claim.write_token, 200)):
             answer = await at.post(path, under(token, "p", claim.generation, 0))
             assert answer.status_code == status, answer.text
         assert (await at.post(path, producing("p", claim.generation, 1))).status_code == 409

@@ -96,7 +96,7 @@ class WriteTokens:
         except TokenExpired:
             raise _unauthenticated("the write token has expired") from None
         except TokenInvalid:
-            if self._is_wake(raw):
+            if self._is_wake(raw, headers):
                 raise Problem.FORBIDDEN.error(
                     "a token that acknowledges a wake permits no writes", reason="wake_token"
                 ) from None
@@ -117,11 +117,18 @@ class WriteTokens:
         except TokenExpired:
             return FenceStamp(credential=Credential.INVALID)
         except TokenInvalid:
-            is_wake = self._is_wake(raw)
+            is_wake = self._is_wake(raw, request.headers)
             return FenceStamp(credential=Credential.WAKE if is_wake else Credential.INVALID)
 
-    def _is_wake(self, raw: bytes) -> bool:
-        """Whether it is the token by which a wake is acknowledged."""
+    def _is_wake(self, raw: bytes, headers: Headers) -> bool:
+        """Whether a request that claims no more has the token by which a wake is acknowledged
+        ([WF-15]). Where a write token is due that is an invalid one ([WF-07], [WF-09])."""
+        if (
+            wants_fence(headers)
+            or WRITE_TOKEN.key in headers
+            or ELECTRIC_CLAIM_TOKEN.key in headers
+        ):
+            return False
         try:
             self._verify(raw, "callback")
         except TokenInvalid:
