@@ -210,6 +210,16 @@ async def test_405_lists_the_allowed_methods(tmp_path: Path) -> None:
         assert set(ops) == {"GET", "HEAD", "OPTIONS"}
 
 
+async def test_a_read_that_says_it_is_not_live_is_like_any_other(tmp_path: Path) -> None:
+    """Other people's clients send it, and the reference server takes it."""
+    async with serving(tmp_path) as server, server.client() as client:
+        await client.put(STREAM, headers=TEXT, content=b"hello")
+        for query in ("live=false", "offset=-1&live=false"):
+            answer = await client.get(f"{STREAM}?{query}")
+            assert (answer.status_code, answer.content) == (200, b"hello")
+            assert answer.headers["stream-up-to-date"] == "true"
+
+
 # -- browsers -------------------------------------------------------------------------------------
 
 
@@ -424,7 +434,7 @@ async def test_a_large_json_body_is_split_outside_of_the_event_loop(
         ({}, {"Content-Type": "application/json"}, "its Content-Type is text/plain"),
         ({}, {"Stream-Closed": "true"}, "it is open"),
         ({"Stream-Closed": "true"}, {}, "it is closed"),
-        ({}, {"Stream-TTL": "60"}, "its Stream-TTL, Stream-Expires-At or the fork"),
+        ({}, {"Stream-TTL": "60"}, "its Stream-TTL, Stream-Expires-At, Write-Fence or the fork"),
         ({"Content-Type": "application/json"}, {"Content-Type": ""}, "its Content-Type is app"),
     ],
 )

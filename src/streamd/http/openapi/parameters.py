@@ -79,8 +79,11 @@ _QUERY: dict[str, tuple[Json, str]] = {
         ),
     ),
     "live": (
-        {"enum": ["long-poll", "sse"]},
-        "How to continue at the tail: wait for one more answer, or follow the stream as events.",
+        {"enum": ["long-poll", "sse", "false"]},
+        (
+            "How to continue at the tail: wait for one more answer, or follow the stream as "
+            "events. `false` is as if it were missing."
+        ),
     ),
     "cursor": (
         TEXT,

@@ -240,7 +240,8 @@ def _read_query_cached(query: bytes) -> ReadQuery:
 def _read_query(query: bytes) -> ReadQuery:
     given = parse_query(query)
     live = None
-    if b"live" in given:
+    # Some clients name the read that is not live, as the reference server lets them.
+    if given.get(b"live", b"false") != b"false":
         try:
             live = Live(given[b"live"])
         except ValueError:
