@@ -55,6 +55,7 @@ ELSEWHERE = {
     ("examples/usage/README.md", "console"): "tests/spark/test_example_usage.py",
     ("examples/verify/README.md", "console"): "tests/examples/test_verify.py",
     ("examples/webhooks/README.md", "console"): "tests/examples/test_webhooks.py",
+    ("examples/woken/README.md", "console"): "tests/examples/test_woken.py",
     ("man/streamd-audit.1", "man"): "tests/spark/test_audit.py",
     ("man/streamd-backup.1", "man"): "tests/backup/test_commands.py",
 }
