@@ -80,8 +80,8 @@ _DETERMINED = frozenset(("counts_differ", "due_differs", "blob_differs"))
 # What other entries than the ones that were archived lead to, whatever shows them.
 _OF_TREE = frozenset(("tree_differs", "head_differs"))
 _BY_LOG = _COUNTED | _DETERMINED | {
-    "token_differs", "limits_differ", "operation_differs", "session_differs", "header_differs",
-    "state_stale",
+    "token_differs", "limits_differ", "operation_differs", "subscription_differs",
+    "session_differs", "header_differs", "state_stale",
 }  # fmt: skip
 # So many faults in one state are one: it is another state.
 _OTHER_STATE = 20
@@ -182,6 +182,9 @@ def _explains(first: Finding, later: Finding) -> bool:
         return _explains_in_object(first.kind, later.kind)
     if first.group is not None and _group(later) not in (None, first.group):
         return False
+    if later.kind == "subscription_differs" and first.kind in _COUNTED:
+        # Wakes follow from what streams hold, and their events give other subscriptions work.
+        return True
     if later.kind in _OF_TREE:
         # Other entries have another tree.
         return _of_log(first) or first.kind in _BY_LOG | _OFF_LOG | _OF_TREE

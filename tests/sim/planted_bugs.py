@@ -427,7 +427,7 @@ def replicas_use_their_own_clocks(patch: pytest.MonkeyPatch) -> None:
         def pending(entry: Entry) -> PendingEntry:
             found = of_the_leader(entry)
             if not self.view.leads:
-                found.now_ms = self._clock_ms()
+                found.now_ms = given["clock_ms"]()
             return found
 
         self._applier.pending = pending

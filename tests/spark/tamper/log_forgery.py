@@ -17,7 +17,7 @@ from streamd.objectstore.names import SegmentName, digest_of
 from streamd.objectstore.segments import read_segment_head, tree_of_segment
 from streamd.objectstore.tree_frames import TreeRecorder
 from streamd.raft.messages import Entry, EntryKind
-from streamd.streams.codec import decode_batch
+from streamd.streams.codec import time_of_batch
 from streamd.streams.model import LogPosition, LogTree
 from streamd_audit.chain import link
 from tests.spark.forging import Folder, Places, move_state
@@ -150,8 +150,8 @@ def _time(entry: Entry, before: int) -> int:
     if entry.kind != EntryKind.COMMANDS:
         return before
     try:
-        return max(before, decode_batch(entry.payload).now_ms)
-    except msgspec.DecodeError:
+        return max(before, time_of_batch(entry.payload))
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return before
 
 
