@@ -254,7 +254,7 @@ def test_a_mutation_of_what_retention_left_is_found(aged_net: Net, seed: int) ->
 
 def test_each_line_of_the_list_is_about_something(net: Net, aged_net: Net) -> None:
     left = unseen()
-    for seed in range(2000):
+    for seed in range(6000):
         for of in (net, aged_net):
             one = mutation(seed, of.grown, of.foreign, of=("element", "history", "object", "set"))
             is_about = [line for line in left if line.matches(one.pattern)]
