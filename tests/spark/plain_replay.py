@@ -18,7 +18,7 @@ from streamd_audit import commands as audited
 from streamd_audit.replay import access, buckets, heads, run, scan, sessions, stated
 from streamd_audit.replay.components import components
 from streamd_audit.replay.globs import Patterns, path_of
-from streamd_audit.replay.model import Place
+from streamd_audit.replay.ids import Place
 from streamd_audit.replay.plan import Plan, state_position
 from streamd_audit.replay.quotas import History
 from streamd_audit.rows import Header, read_row

@@ -34,7 +34,7 @@ from streamd_audit.findings import FINDINGS_DDL, finding, findings_batch
 from streamd_audit.frames import rows_in
 from streamd_audit.operations import Operation
 from streamd_audit.replay import quotas, run
-from streamd_audit.replay.model import Place
+from streamd_audit.replay.ids import Place
 from streamd_audit.replay.operations import Operations
 from streamd_audit.replay.plan import Plan
 from streamd_audit.replay.results import (

@@ -19,7 +19,7 @@ from streamd_audit.frames import batches_of, rows_in
 from streamd_audit.replay import buckets, heads, run, scan, sessions, stated
 from streamd_audit.replay.components import components
 from streamd_audit.replay.globs import Patterns, path_of
-from streamd_audit.replay.model import Place
+from streamd_audit.replay.ids import Place
 from streamd_audit.replay.plan import Plan
 from streamd_audit.replay.quotas import History
 from streamd_audit.rows import Bucket as BucketRow

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from streamd_audit.replay.model import Place
+from streamd_audit.replay.ids import Place
 from streamd_audit.replay.plan import FIRST_STATE
 from streamd_audit.replay.results import BUCKET_NOT_FOUND, CREATED, DELETED
 

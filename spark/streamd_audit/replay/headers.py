@@ -22,7 +22,7 @@ from streamd_audit.commands import (
     Scrub,
     Scrubbed,
 )
-from streamd_audit.replay.model import Place as LogPlace
+from streamd_audit.replay.ids import Place as LogPlace
 from streamd_audit.rows import Header
 from streamd_audit.tree import placed
 

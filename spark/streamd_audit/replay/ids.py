@@ -4,7 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from streamd_audit.replay.model import Numbered, Place
+Place = tuple[int, int]
+"""A command's index in the log, and its position in the entry."""
+
+
+class Numbered:
+    """Something with an id: a stream, an upload, a blob.
+
+    `born` is the command that made it; None if it existed before the log. `id` is None until a
+    command names it; `is_guessed` means that one named it and nothing contradicted. Ids rise, so
+    it is above `floor`, the highest one named when the thing was made.
+    """
+
+    __slots__ = ("born", "floor", "id", "is_guessed")
+
+    def __init__(self, born: Place | None, number: int | None) -> None:
+        self.born = born
+        self.id = number
+        self.is_guessed = False
+        self.floor = 0
 
 
 class Known:

@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamd_audit.commands import Producer, Settings
+from streamd_audit.replay.ids import Numbered, Place
 from streamd_audit.replay.results import DUPLICATE, EPOCH_STALE, EPOCH_WITHOUT_RESTART, SEQ_GAP
 
 if TYPE_CHECKING:
@@ -30,29 +31,8 @@ LastRequest = tuple[int, int, int, int, int, bool]
 """A producer's last accepted request: epoch, seq, the tail after it, its log time or 0; and whether
 only claims may use its id."""
 
-Place = tuple[int, int]
-"""A command's index in the log, and its position in the entry."""
-
-
 Ending = tuple[int, str, int, int]
 """The outcome of an append: index, result, records, bytes."""
-
-
-class Numbered:
-    """Something with an id: a stream, an upload, a blob.
-
-    `born` is the command that made it; None if it existed before the log. `id` is None until a
-    command names it; `is_guessed` means that one named it and nothing contradicted. Ids rise, so
-    it is above `floor`, the highest one named when the thing was made.
-    """
-
-    __slots__ = ("born", "floor", "id", "is_guessed")
-
-    def __init__(self, born: Place | None, number: int | None) -> None:
-        self.born = born
-        self.id = number
-        self.is_guessed = False
-        self.floor = 0
 
 
 class Linked:

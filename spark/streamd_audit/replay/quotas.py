@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from typing import NamedTuple
 
 from streamd_audit.commands import Limits, SetLimits
-from streamd_audit.replay.model import Place, Stream
+from streamd_audit.replay.ids import Place
+from streamd_audit.replay.model import Stream
 from streamd_audit.replay.results import (
     BUCKET_FULL,
     DELETED,

@@ -15,8 +15,8 @@ from msgspec.structs import astuple
 from streamd_audit.commands import Create
 from streamd_audit.replay import buckets, compare, heads, results
 from streamd_audit.replay.compare import Producers
-from streamd_audit.replay.ids import Known
-from streamd_audit.replay.model import LastRequest, Numbered, Place, Published, Stream, Upload
+from streamd_audit.replay.ids import Known, Numbered, Place
+from streamd_audit.replay.model import LastRequest, Published, Stream, Upload
 from streamd_audit.replay.quotas import History, Quotas
 from streamd_audit.replay.scope import Scope
 from streamd_audit.replay.stated import KINDS as OF_SUBSCRIPTIONS

@@ -21,10 +21,8 @@ from streamd_audit.commands import (
 from streamd_audit.replay import heads
 from streamd_audit.replay.forks import Refused, anchor
 from streamd_audit.replay.heads import DropUpload, Due, Flushed, Read
-from streamd_audit.replay.ids import Ids, Known
+from streamd_audit.replay.ids import Ids, Known, Numbered, Place
 from streamd_audit.replay.model import (
-    Numbered,
-    Place,
     Published,
     Stream,
     Upload,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from streamd_audit.replay.model import Place
+from streamd_audit.replay.ids import Place
 
 # How many packages of a node may be remembered at once.
 MAX_REMEMBERED = 256

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from streamd_audit.commands import BOUNDARY, NOTHING, PublishSnapshot, Verified
-from streamd_audit.replay.ids import Ids
-from streamd_audit.replay.model import Numbered, Stream, Upload
+from streamd_audit.replay.ids import Ids, Numbered
+from streamd_audit.replay.model import Stream, Upload
 from streamd_audit.replay.results import (
     NOT_FOUND,
     OFFSET_BEYOND_TAIL,

@@ -11,7 +11,7 @@ from hashlib import sha256
 from struct import Struct
 from typing import NamedTuple
 
-from streamd_audit.replay.model import Numbered, Place
+from streamd_audit.replay.ids import Numbered, Place
 from streamd_audit.subscriptions import Config
 
 _LAST_MS = 2**63 - 1

@@ -18,9 +18,9 @@ from streamd_audit.commands import RenewIncarnations
 from streamd_audit.replay import results
 from streamd_audit.replay.fences import Fences
 from streamd_audit.replay.globs import path_of
-from streamd_audit.replay.ids import Ids
+from streamd_audit.replay.ids import Ids, Place
 from streamd_audit.replay.links import MAX_LINKS, Links
-from streamd_audit.replay.model import Place, Stream, is_json
+from streamd_audit.replay.model import Stream, is_json
 from streamd_audit.replay.quotas import Quotas
 from streamd_audit.replay.subscribed import Begun, Subscribed, retry_ms
 from streamd_audit.replay.subscription_keys import with_key

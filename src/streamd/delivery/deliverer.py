@@ -26,7 +26,6 @@ from streamd.streams.subscription_records import SubscriptionRecords
 from streamd.subscriptions.model import Ack, Subscription, WakeReport
 from streamd.subscriptions.webhook_texts import (
     Notification,
-    NotifiedStream,
     body_of,
     says_done,
     subscription_url,
@@ -274,20 +273,10 @@ class Deliverer:
                 subscription.subscription_id,
                 wake.wake_id,
                 wake.generation,
-                [_notified(one) for one in streams],
+                [one.notified for one in streams],
                 subscription_url(self._base_url, subscription.subscription_id, "callback"),
                 self._keyring.mint("callback", wake),
                 subscription.config.lease_ttl_ms,
                 self._keyring.mint("write", wake) if subscription.fenced_links else None,
             )
         )
-
-
-def _notified(stream: LinkedStream) -> NotifiedStream:
-    return NotifiedStream(
-        stream.path,
-        stream.link_type,
-        stream.acked.token().decode(),
-        stream.tail.token().decode(),
-        stream.has_pending,
-    )

@@ -22,6 +22,7 @@ from streamd.streams.tables import KeyValue
 from streamd.subscriptions import globs
 from streamd.subscriptions.model import Subscription
 from streamd.subscriptions.paths import key_of, path_of
+from streamd.subscriptions.webhook_texts import NotifiedStream
 
 # How many streams are looked at for a page, most of which a pattern may not match.
 MAX_LOOKED_AT = 10_000
@@ -43,6 +44,17 @@ class LinkedStream(NamedTuple):
     @property
     def path(self) -> str:
         return path_of(self.key)
+
+    @property
+    def notified(self) -> NotifiedStream:
+        """As the protocol shows it (section 7.1)."""
+        return NotifiedStream(
+            self.path,
+            self.link_type,
+            self.acked.token().decode(),
+            self.tail.token().decode(),
+            self.has_pending,
+        )
 
 
 class LinkedPage(msgspec.Struct):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,10 +14,10 @@ from streamd.http.subscriptions.bodies import (
     SubscriptionBody,
     WebhookBody,
 )
-from streamd.streams.linked import LinkedPage, LinkedStream
+from streamd.streams.linked import LinkedPage
 from streamd.subscriptions.model import Subscription
 from streamd.subscriptions.paths import path_of
-from streamd.subscriptions.webhook_texts import NotifiedStream, jwks_url
+from streamd.subscriptions.webhook_texts import jwks_url
 
 _HOST = b"host"
 
@@ -34,24 +33,10 @@ def whole(
     """A subscription with a page of its streams."""
     return SubscriptionBody(
         **_fields(service, request, subscription),
-        streams=stream_bodies(page.streams),
+        streams=[one.notified for one in page.streams],
         next_cursor=None if page.cursor is None else path_of(page.cursor),
         has_more=page.cursor is not None,
     )
-
-
-def stream_bodies(lines: Iterable[LinkedStream]) -> list[NotifiedStream]:
-    """Streams as the protocol shows them."""
-    return [
-        NotifiedStream(
-            line.path,
-            line.link_type,
-            line.acked.token().decode(),
-            line.tail.token().decode(),
-            line.has_pending,
-        )
-        for line in lines
-    ]
 
 
 def _fields(service: Service, request: Request, one: Subscription) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from streamd.http.protocol.reserved_paths import (
     path_fault,
 )
 from streamd.http.streams.service import Service
-from streamd.http.subscriptions import views
 from streamd.http.subscriptions.administering import (
     check_features,
     find,
@@ -74,7 +73,7 @@ async def claim(service: Service, request: Request, route: ClaimRoute) -> Respon
         token,
         wake_token=token,
         write_token=_minted(service, wake, "write"),
-        streams=views.stream_bodies(streams),
+        streams=[one.notified for one in streams],
         lease_ttl_ms=lease_ttl_ms,
     )
     return json_response(body)
