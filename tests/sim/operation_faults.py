@@ -13,8 +13,6 @@ from streamd.protocol.problems import ProblemError
 from tests.sim.operated import InvariantBroken, Operated
 from tests.support.machines import Machine
 
-_NOT_NOW = (ProblemError, Unavailable, OutcomeUnknown)
-
 
 async def kill_at_version(operated: Operated, operation_id: int, version: int) -> None:
     """Kill the leader as soon as it has applied that version of the record."""
@@ -64,22 +62,26 @@ async def pause_now_and_then(
         await trio.sleep(random.expovariate(1 / mix.pauses_s))
         try:
             paused = await operated.ask(Pause(operation_id))
-        except _NOT_NOW:
+        except ProblemError:
+            continue
+        except (Unavailable, OutcomeUnknown):
+            # It may be paused all the same.
+            await insist(operated, Resume(operation_id))
             continue
         await trio.sleep(random.random() * 2)
         record = operated.record(operation_id)
         if record is not None and record.state == "running" and not record.cancel_asked:
             raise InvariantBroken(f"it goes on after a pause at version {paused['version']}")
-        await _insist(operated, Resume(operation_id))
+        await insist(operated, Resume(operation_id))
 
 
 async def cancel(operated: Operated, operation_id: int, random: Random) -> None:
     """Cancel the operation at some time."""
     await trio.sleep(random.random() * 60)
-    await _insist(operated, Cancel(operation_id))
+    await insist(operated, Cancel(operation_id))
 
 
-async def _insist(operated: Operated, request: Cancel | Resume) -> None:
+async def insist(operated: Operated, request: Cancel | Resume) -> None:
     """Ask until there is an answer, which may be a refusal."""
     while True:
         try:

@@ -12,12 +12,13 @@ import trio
 
 from streamd.operations import steering
 from streamd.operations.model import Arguments, Kind, Operation
-from streamd.operations.requests import Begin
+from streamd.operations.requests import Begin, Resume
 from tests.sim.operated import InvariantBroken, Operated, address
 from tests.sim.operation_bugs import PLANTED, Planted
 from tests.sim.operation_faults import (
     Mix,
     cancel,
+    insist,
     kill_at_version,
     kill_now_and_then,
     pause_now_and_then,
@@ -136,6 +137,8 @@ def run_seed(
             meddling.cancel_scope.cancel()
         for machine in operated.machines.all:
             nursery.start_soon(operated.bring_back, machine)
+        # The last pause may have lasted until the end of the meddling.
+        await insist(operated, Resume(operation_id))
         ended.append(await operated.ended(operation_id))
 
     play(scenario, base, seed)
