@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from streamd.streams.codec import Batch, encode_batch
 from streamd.streams.commands import Command
-from streamd.streams.keys import CHUNK, HEADER, LIMITS, TOKEN
+from streamd.streams.keys import CHUNK, HEADER, LIMITS, OPERATION, TOKEN
 from streamd.streams.sessions import PackageStamp
 from streamd_audit import commands as audited
 from streamd_audit.replay import access, buckets, heads, run, scan, sessions, stated
@@ -26,6 +26,7 @@ from streamd_audit.segments import COMMANDS
 from streamd_audit.subscriptions import PutSubscription
 
 MAX_ROUNDS = 50
+_OF_ACCESS = TOKEN, LIMITS, OPERATION
 
 
 @dataclass
@@ -149,7 +150,7 @@ def _shared(keys, history, patterns) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _replay_access(replayed, commands, before, after) -> None:
-    """Replay the commands about tokens and limits, and compare the states with them."""
+    """Replay the commands about tokens, limits and operations, and compare the states with them."""
     places = _places(after)
     held = access.Access()
     for row in _access_rows(before).items():
@@ -171,7 +172,7 @@ def _access_events(commands, before, after) -> list:
         for place, command, now_ms in commands
     ]
     for op, index, position, key, value in state_events(before, after):
-        if key.startswith((TOKEN, LIMITS)):
+        if key.startswith(_OF_ACCESS):
             found.append((index, position, op, None, key, value))
     return sorted(found, key=lambda row: row[:2])
 
@@ -195,12 +196,10 @@ def state_events(before: StateRows | None, after: Sequence[StateRows]) -> Iterat
 
 
 def _access_rows(state: StateRows | None) -> dict:
-    """The rows of tokens and limits that a state has."""
+    """The rows of tokens, limits and operations that a state has."""
     rows = {} if state is None else state.rows
     return {
-        key: read_row(key, value).value
-        for key, value in rows.items()
-        if key.startswith((TOKEN, LIMITS))
+        key: read_row(key, value).value for key, value in rows.items() if key.startswith(_OF_ACCESS)
     }
 
 

@@ -76,7 +76,9 @@ async def test_every_stream_is_read_from_the_store_as_from_the_server(tmp_path: 
             assert sorted(cut, key=tuple_of) == sorted(told, key=tuple_of)
         alone = ask(store=str(root), stream="alone")
         assert alone == await asked(url=url, stream="alone")
-        assert ask(store=str(root), bucket="_default") == alone
+        wakes = ask(store=str(root), stream="wakes")
+        assert wakes
+        assert ask(store=str(root), bucket="_default") == alone + wakes
     # Without a server, as the bucket is all that is left.
     inside = ask(store=str(root), stream="agents/inside")
     assert len(inside) == 10

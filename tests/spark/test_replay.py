@@ -12,7 +12,7 @@ from hypothesis.stateful import rule
 from pyspark.sql import SparkSession
 
 from streamd.streams import producers, wakes
-from streamd.streams.commands import Append, Command, Outcome, SetLimits
+from streamd.streams.commands import Append, Command, Outcome, RecordOperation, SetLimits
 from streamd.streams.limits import Limits
 from streamd.streams.model import VerifiedPosition
 from streamd.streams.subscription_commands import SubscriptionCommand
@@ -36,7 +36,7 @@ from tests.spark.plain_replay import (
     state_events,
 )
 from tests.spark.random_log import RandomLog
-from tests.spark.random_subscriptions import WAKE_KEYS
+from tests.spark.random_subscriptions import FENCED_KEYS, WAKE_KEYS
 from tests.streams.driver import Driver
 from tests.streams.test_model import MachineAgainstLists
 
@@ -96,7 +96,9 @@ def check(driver: Recorder, replayed: Replayed) -> None:
 
 
 def _is_of_access(command: Command) -> bool:
-    return isinstance(command, CreateToken | RotateToken | RevokeToken | SetLimits)
+    return isinstance(
+        command, CreateToken | RotateToken | RevokeToken | SetLimits | RecordOperation
+    )
 
 
 def _is_judged(command: Command) -> bool:
@@ -279,7 +281,7 @@ def test_the_replay_in_spark_has_the_same_outcomes(spark: SparkSession, quotas: 
     for row in streams:
         found[row["bucket"], row["stream"]] = row["stream_id"], row["records"], row["bytes"]
     there = {}
-    for key in (*made.keys, *WAKE_KEYS):
+    for key in (*made.keys, *WAKE_KEYS, *FENCED_KEYS):
         stream = made.driver.state.streams.get(key)
         if stream is not None:
             bucket, _, name = key.decode().partition("\0")

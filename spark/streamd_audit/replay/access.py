@@ -112,8 +112,7 @@ class Access:
             case RotateToken():
                 return self._rotate(command, log_ms)
             case RecordOperation():
-                self._operations.record(command.operation)
-                return DONE
+                return self._operations.record(command.operation)
             case RenewIncarnations():
                 self._operations.abandon(log_ms)
                 return DONE

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from streamd_audit.operations import Operation
+from streamd_audit.replay.results import DONE, INVALID, OPERATION_IN_PROGRESS, STALE
 
 _MAX_OPERATIONS = 100
 _MAX_STEPS, _MAX_ADDRESSES, _MAX_WINDOW_MS = 64, 16, 600_000
@@ -22,21 +23,24 @@ class Operations:
     def __init__(self) -> None:
         self.records: dict[int, Operation] = {}
 
-    def record(self, operation: Operation) -> None:
-        """Take a record, if it is within the limits and the next one."""
+    def record(self, operation: Operation) -> str:
+        """The outcome of a record: it is taken if it is within the limits and the next one."""
         if not _fits(operation):
-            return
+            return INVALID
         last = self.records.get(max(self.records, default=0))
         current = None if last is None or last.state in _ENDED else last
         if operation.version > 1:
             wanted = current and (current.operation_id, current.version + 1)
+        elif current is not None:
+            return OPERATION_IN_PROGRESS
         else:
-            number = 0 if last is None else last.operation_id
-            wanted = None if current else (number + 1, 1)
-        if (operation.operation_id, operation.version) == wanted:
-            self.records[operation.operation_id] = operation
-            if len(self.records) > _MAX_OPERATIONS:
-                del self.records[min(self.records)]
+            wanted = (1 if last is None else last.operation_id + 1), 1
+        if (operation.operation_id, operation.version) != wanted:
+            return STALE
+        self.records[operation.operation_id] = operation
+        if len(self.records) > _MAX_OPERATIONS:
+            del self.records[min(self.records)]
+        return DONE
 
     def abandon(self, log_ms: int) -> None:
         """End the current one: the state became another cluster's."""

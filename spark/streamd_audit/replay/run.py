@@ -24,6 +24,7 @@ from streamd_audit.replay.stated import Stated, fence_of, linked
 from streamd_audit.rows import ProducerState, read_row
 from streamd_audit.rows import Stream as StreamRow
 from streamd_audit.rows import Upload as UploadRow
+from streamd_audit.subscriptions import AddSubscriptionKey
 
 # The kind of a scope's row: something in the state from which the log continues, a command,
 # something in a state that the log leads to and not in the state before it, or the other way round.
@@ -279,7 +280,8 @@ class Replay:
         )  # fmt: skip
 
     def _note(self, command: heads.Command, result: str) -> None:
-        key = getattr(command, "key", b"")
+        # The key of a subscription key is no stream's.
+        key = b"" if isinstance(command, AddSubscriptionKey) else getattr(command, "key", b"")
         is_absent = self._scope.stream is None and type(command) is not Create
         if is_absent and result in (results.PRECONDITION_FAILED, results.BUCKET_NOT_FOUND):
             self._tell(buckets.ASKED, key)
