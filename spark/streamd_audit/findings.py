@@ -67,6 +67,9 @@ KINDS: dict[str, Kind] = {
     "slice_contradicts_log": Kind(
         FATAL, "a slice holds other bytes than the log says were appended there", _FORGED
     ),
+    "copies_differ": Kind(
+        FATAL, "two states or packs hold different bytes of a record from before the log", _FORGED
+    ),
     "removal_wrong": Kind(
         FATAL, "a state would have records removed that one of its streams needs", _MACHINE
     ),

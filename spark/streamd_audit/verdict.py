@@ -71,9 +71,9 @@ _MODELLED = _IN_APPENDS | {
 }  # fmt: skip
 # What is found by comparing with where the log leads to, and may leave totals wrong.
 _COUNTED = _MODELLED | {
-    "bytes_differ", "removal_wrong", "slice_contradicts_log", "slice_cuts_append",
-    "slice_not_in_log", "slice_gap", "slice_overlap", "live_lost", "live_differs",
-    "live_tail_differs", "live_state_differs", "bucket_differs", "counts_differ",
+    "bytes_differ", "copies_differ", "removal_wrong", "slice_contradicts_log",
+    "slice_cuts_append", "slice_not_in_log", "slice_gap", "slice_overlap", "live_lost",
+    "live_differs", "live_tail_differs", "live_state_differs", "bucket_differs", "counts_differ",
 }  # fmt: skip
 # Rows that other rows of the same state determine.
 _DETERMINED = frozenset(("counts_differ", "due_differs", "blob_differs"))
@@ -154,7 +154,7 @@ _RANKS: tuple[frozenset[str], ...] = (
     _ALTERED,
     frozenset(("state_stale", "header_differs")),
     _IN_APPENDS,
-    frozenset(("slice_contradicts_log", "bytes_differ")),
+    frozenset(("slice_contradicts_log", "bytes_differ", "copies_differ")),
     _MODELLED,
     _OFF_LOG,
     frozenset(("slice_overlap",)),
@@ -192,7 +192,7 @@ def _explains(first: Finding, later: Finding) -> bool:
         return _explained_by_log(first, later)
     if first.kind in _STATE_LOST:
         return _explained_by_state(first, later)
-    if first.kind in ("slice_contradicts_log", "bytes_differ"):
+    if first.kind in ("slice_contradicts_log", "bytes_differ", "copies_differ"):
         if later.kind in _OFF_LOG:
             return True
         return _is_stream(first, later) and later.kind in _BY_LOG

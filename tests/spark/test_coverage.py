@@ -160,6 +160,16 @@ def test_records_older_than_the_archive_are_not_missed_in_it() -> None:
     assert kinds(rows) == ["slice_contradicts_log"]
 
 
+def test_records_older_than_the_archive_are_the_same_in_states_and_packs() -> None:
+    """A state had them itself before they were in a pack."""
+    rows = [stream(10, before_log=6), *appends(10, first=6), row(HOT, 2, 6, since=0, until=0)]
+    whole, cut = row(SLICE, 0, 10), [row(SLICE, 0, 4), row(SLICE, 4, 10)]
+    assert kinds([*rows, whole]) == kinds([*rows, *cut]) == []
+    cut[1] = row(SLICE, 4, 10, digests=digests(4, 10, r5=b"x" * 16))
+    [found] = judged([*rows, *cut])
+    assert (found.kind, found.object, found.offset) == ("copies_differ", "pack 4", "5")
+
+
 def test_a_deleted_streams_slices_are_compared_as_far_as_the_log_goes() -> None:
     assert kinds([*appends(10), row(SLICE, 0, 10, since=0, until=0)]) == []
     forged = digests(0, 10, r3=b"x" * 16)

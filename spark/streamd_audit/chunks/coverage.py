@@ -124,6 +124,8 @@ class _Stream:
         self._starts: list[tuple[int, int, int]] = []
         self._has_appends = False
         self._waiting: list[Row] = []
+        # Rows that may hold the same records as the next one, and which the log cannot judge.
+        self._copies: list[Row] = []
         self._found: dict[str, tuple[Finding, int]] = {}
 
     def take(self, row: Row) -> None:
@@ -140,6 +142,7 @@ class _Stream:
         else:
             self._cover(row)
             if row.digests is not None:
+                self._compare_copies(row)
                 self._waiting.append(row)
 
     def finish(self) -> Iterator[Finding]:
@@ -245,6 +248,21 @@ class _Stream:
             self._states[cover.since],
         )
         cover.reached = end
+
+    def _compare_copies(self, row: Row) -> None:
+        """Compare records that are older than the log with what other states and packs have of
+        them: such as those of a pack that was made of a state's own records."""
+        until = self._before_log if self._has_log else row.end_record
+        self._copies = [one for one in self._copies if one.end_record > row.start_record]
+        for one in self._copies:
+            first, end = row.start_record, min(one.end_record, row.end_record, until)
+            mine, other = _digests(row, first, end), _digests(one, first, end)
+            if mine != other:
+                differ = next(i for i in range(end - first) if _at(mine, i) != _at(other, i))
+                expected = f"record {first + differ} as {one.object or 'a state'} has it"
+                self._add("copies_differ", row, first + differ, expected, "a record of other bytes")
+        if row.start_record < until:
+            self._copies.append(row)
 
     # -- against the log --------------------------------------------------------------------------
 
@@ -391,6 +409,17 @@ def _counts(row: Row) -> list[int]:
     """How many records each append brought to a slice."""
     counts = decode_counts(row.appends) if row.appends else []
     return counts or [1] * (row.end_record - row.start_record)
+
+
+def _digests(row: Row, first: int, end: int) -> bytes:
+    """The digests of some of a row's records; none if `end` is before `first`."""
+    assert row.digests is not None
+    begin = (first - row.start_record) * _DIGEST_BYTES
+    return row.digests[begin : begin + max(end - first, 0) * _DIGEST_BYTES]
+
+
+def _at(digests: bytes, number: int) -> bytes:
+    return digests[number * _DIGEST_BYTES : (number + 1) * _DIGEST_BYTES]
 
 
 def _told(row: Row) -> str:

@@ -370,7 +370,10 @@ class Replay:
             version = self._versions[self._next - 1] if self._versions else 0
             of_links = partial(stated.of_stream, version=version)
             of_streams = self._scope, self._said, self._producers, changed
-            found = [*stated.differences(), *compare.differences(*of_streams, of_links)]
+            found = [
+                *stated.differences(self._scope.streams),
+                *compare.differences(*of_streams, of_links),
+            ]
             self._tables[DIFFERENCES] += [
                 (self._scope_id, self._group, one.key, one.stream_id,
                  state[0] if one.entry is None else one.entry, self._next - 1, one.kind,

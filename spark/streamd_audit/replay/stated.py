@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import TypeVar
 
 from msgspec.structs import asdict, astuple
@@ -45,11 +45,13 @@ class Stated:
         self._keys: dict[int, Key] = {}
         self._ended: dict[int, EndedClaims] = {}
         self._changed: set[int] = set()
+        # Streams of which other rows list a link, or none any longer.
+        self._relisted: set[bytes] = set()
 
     @property
     def is_changed(self) -> bool:
         """Whether anything is to be compared."""
-        return bool(self._changed or self._held.changed or self._header)
+        return bool(self._changed or self._relisted or self._held.changed or self._header)
 
     def take(self, row: Row, *, is_first: bool, is_there: bool) -> None:
         """Take a row that a state has, or has not any longer; `is_first` if the log continues from
@@ -82,9 +84,11 @@ class Stated:
         else:
             listed = self._listed[row.rest]
             (listed.add if is_there else listed.discard)((row.kind, number))
+            self._relisted.update(() if is_first else (row.rest,))
 
-    def differences(self) -> Iterator[Difference]:
-        """Where the state differs, streams and what is listed of them apart."""
+    def differences(self, streams: Container[bytes]) -> Iterator[Difference]:
+        """Where the state differs, but for the `streams` that there are and what is listed of
+        them."""
         held = self._held
         yield from self._of_header()
         by_id = {row.subscription_id: row for row in self._rows.values()}
@@ -101,8 +105,13 @@ class Stated:
             told = [", ".join(_shown(key) for key in some) or "none" for some in (held.keys, keys)]
             yield _difference(f"keys {told[0]}", told[1])
         yield from self._of_ended()
+        for key in sorted(self._relisted):
+            if key not in streams and (listed := self._of_living(key)):
+                found = ", ".join(f"{kind} to {number}" for kind, number in sorted(listed))
+                yield Difference("subscription_differs", key, None, None, None, "no stream", found)
         held.changed.clear()
         self._changed.clear()
+        self._relisted.clear()
         self._header = None
 
     def _of_ended(self) -> Iterator[Difference]:
@@ -174,10 +183,13 @@ class Stated:
             expected.add(("linked", number))
             if link.is_pending:
                 expected.add(("pending", number))
-        # Rows of subscriptions that are gone wait for their removal.
-        rows = self._listed.get(stream.key, ())
-        odd = expected ^ {one for one in rows if self._held.find(one[1]) is not None}
+        odd = expected ^ self._of_living(stream.key)
         return ", ".join(f"{'no ' * (one in expected)}{one[0]} to {one[1]}" for one in sorted(odd))
+
+    def _of_living(self, key: bytes) -> set[tuple[str, int]]:
+        """Rows that list links of a stream. Those of subscriptions that are gone wait for their
+        removal."""
+        return {one for one in self._listed.get(key, ()) if self._held.find(one[1]) is not None}
 
 
 def _put(rows: dict[int, T], number: int, value: T, is_there: bool) -> None:
