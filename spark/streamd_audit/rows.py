@@ -24,7 +24,14 @@ from streamd_audit.errors import BAD_ROW, TOO_LARGE, TOO_SHORT, UNKNOWN_FIELD, D
 from streamd_audit.framing import Buffer, Decoder
 from streamd_audit.operations import Operation
 from streamd_audit.packs import Chunk, read_chunk
-from streamd_audit.subscriptions import EndedClaims, Key, Link, StreamFence, Subscription
+from streamd_audit.subscriptions import (
+    EndedClaims,
+    Key,
+    Link,
+    StreamFence,
+    Subscription,
+    WakeReport,
+)
 
 # A row holds at most a request's body, or records that one chunk gathered.
 MAX_ROW_BYTES = 1024 * 1024 * 1024
@@ -192,6 +199,7 @@ class Outcome(msgspec.Struct, array_like=True, gc=False):
     incarnation: int = 0
     earliest: Position = _START
     upload_id: int = 0
+    wake: WakeReport | None = None
 
 
 class Session(msgspec.Struct, array_like=True, gc=False):

@@ -50,6 +50,19 @@ class Ack(msgspec.Struct, array_like=True, frozen=True, gc=False):
     byte: _Number
 
 
+class WakeReport(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What the outcome of a command says of its subscription."""
+
+    number: int
+    generation: int
+    wake_id: str = ""
+    holder: str = ""
+    lease_until_ms: int | None = None
+    next_wake: bool = False
+    reason: str = ""
+    now_ms: int = 0
+
+
 class Key(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A key of the cluster for subscriptions: a signing and a MAC key."""
 

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from streamd.objectstore.checkpoints import read_manifest, read_piece
+from streamd.operations.model import Operation
 from streamd.storage.raft_snapshots import whole_rows
 from streamd.streams import codec, model
 from streamd.streams.chunks import Chunk
@@ -20,6 +21,9 @@ from streamd.streams.content import UNDECODABLE
 from streamd.streams.limits import Limits
 from streamd.streams.sessions import WriteSession
 from streamd.streams.tokens import Token
+from streamd.subscriptions.fences import EndedClaims
+from streamd.subscriptions.keys import SubscriptionKey
+from streamd.subscriptions.model import Subscription
 from streamd_audit import checkpoints, commands, names, rows, segments
 from streamd_audit.errors import TOO_SHORT, Damaged
 from streamd_audit.framing import check_digest
@@ -203,7 +207,45 @@ ROWS = {
     b"n": WriteSession,
     b"a": Token,
     b"l": Limits,
+    b"w": Operation,
+    b"q": Subscription,
+    b"f": EndedClaims,
+    b"j": SubscriptionKey,
 }
+
+
+def fields_of(kind: msgspec.inspect.Type) -> Any:
+    """How many fields arrays have, at all depths; their names and the kinds of values are the
+    reader's own matter."""
+    match kind:
+        case (
+            msgspec.inspect.StructType(fields=fields)
+            | msgspec.inspect.NamedTupleType(fields=fields)
+        ):
+            return [fields_of(field.type) for field in fields]
+        case msgspec.inspect.UnionType(types=types):
+            return fields_of(
+                next(one for one in types if type(one) is not msgspec.inspect.NoneType)
+            )
+        case (
+            msgspec.inspect.ListType(item_type=item) | msgspec.inspect.VarTupleType(item_type=item)
+        ):
+            return "many", fields_of(item)
+        case msgspec.inspect.DictType(value_type=value):
+            return "by key", fields_of(value)
+        case msgspec.inspect.TupleType(item_types=items):
+            return [fields_of(item) for item in items]
+    return None
+
+
+@pytest.mark.parametrize("letter", [letter for letter in ROWS if letter != b"d"])
+def test_rows_have_the_fields_that_the_server_writes(letter: bytes) -> None:
+    """Those of values within values, too: an outcome is part of a session's row."""
+    decode = rows._SHAPES[letter[0]].decode
+    assert decode is not None
+    reads = decode._decode.__self__.type
+    written, read = (fields_of(msgspec.inspect.type_info(one)) for one in (ROWS[letter], reads))
+    assert read == written
 
 
 def as_server_reads(key: bytes, value: bytes) -> Any:
