@@ -202,33 +202,38 @@ class Author:
         await self.archived()
 
 
-async def write_rich(directory: Path, place: Place) -> None:
+async def write_rich(directory: Path, place: Place, *, subscribed: bool = True) -> None:
     """Everything that streams can do, in one node's life: several packs, segments, and two states,
-    the newer one with bytes in no pack yet and a log that continues after it."""
+    the newer one with bytes in no pack yet and a log that continues after it. Without subscriptions
+    another group could have written it."""
     serve = serving(directory, cold=place.cold(), auth=AUTH)
     async with serve as server, server.client() as http:
         author = Author(server, http)
-        subscriber = Subscriber(author)
+        subscriber = Subscriber(author) if subscribed else None
         await write_up_to_newest_state(author, subscriber)
         await _fifth_day(author)
-        await subscriber.leave()
+        if subscriber is not None:
+            await subscriber.leave()
         await author.archived()
 
 
-async def write_up_to_newest_state(author: Author, subscriber: Subscriber) -> None:
+async def write_up_to_newest_state(author: Author, subscriber: Subscriber | None) -> None:
     await _first_day(author)
-    await subscriber.make()
+    if subscriber is not None:
+        await subscriber.make()
     await author.flushed()
     await author.archived()
     await _second_day(author)
-    await subscriber.work()
+    if subscriber is not None:
+        await subscriber.work()
     await author.flushed()
     await author.snapshot()
     await _third_day(author)
     await author.flushed()
     await author.archived()
     await _fourth_day(author)
-    await subscriber.lapse()
+    if subscriber is not None:
+        await subscriber.lapse()
     await author.snapshot()
 
 

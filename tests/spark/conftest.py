@@ -7,6 +7,7 @@ What needs PySpark is imported where it is used: `make test` does not install it
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,14 @@ def _rich(minio: MinioServer, tmp_path_factory: pytest.TempPathFactory) -> tuple
 def rich(_rich: tuple[Clean, Path]) -> Clean:
     """The objects of one node that did everything that streams can do."""
     return _rich[0]
+
+
+@pytest.fixture(scope="session")
+def unsubscribed(minio: MinioServer, tmp_path_factory: pytest.TempPathFactory) -> Clean:
+    """The same without subscriptions, whose wakes have ids that depend on the group."""
+    place = Place(minio, BUCKET, "clean/unsubscribed")
+    trio.run(partial(write_rich, subscribed=False), tmp_path_factory.mktemp("other"), place)
+    return Clean.at(place)
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,8 @@ from tests.spark.forging import Folder, Places, edit_row, move_state, put_state
 
 
 def regrouped(folder: Folder, group_id: int) -> Folder:
-    """The same objects, as another group of the same cluster would have written them."""
+    """The same objects, as another group of the same cluster would have written them. There must be
+    no subscriptions in them."""
     found = Folder({}, folder.cluster_id, group_id)
     base = incarnation_base(group_id)
     renamed: dict[str, str] = {}

@@ -54,12 +54,12 @@ class Batch(NamedTuple):
     expected: dict[int, list[Expected]]
 
 
-def _batch(rich: Clean, little: Clean, damages: list[Damage], place: Place, out: Path) -> Batch:
+def _batch(clean: Clean, little: Clean, damages: list[Damage], place: Place, out: Path) -> Batch:
     """Damage a group in each of the ways, the first of which is 1; group 0 is clean."""
     expected: dict[int, list[Expected]] = {}
-    place.put(rich.objects)
+    place.put(clean.objects)
     for group_id, damage in enumerate(damages, start=1):
-        scene = Scene.of(rich, little, group_id)
+        scene = Scene.of(clean, little, group_id)
         expected[group_id] = damage.on(scene)
         place.put(scene.folder.objects)
     return Batch(audited(place, out), expected)
@@ -67,10 +67,10 @@ def _batch(rich: Clean, little: Clean, damages: list[Damage], place: Place, out:
 
 @pytest.fixture(scope="module")
 def batch(
-    spark: object, rich: Clean, little: Clean, tmp_path_factory: pytest.TempPathFactory
+    spark: object, unsubscribed: Clean, little: Clean, tmp_path_factory: pytest.TempPathFactory
 ) -> Batch:
-    place = Place(rich.place.minio, BUCKET, "damaged/each")
-    return _batch(rich, little, DAMAGES, place, tmp_path_factory.mktemp("batch"))
+    place = Place(unsubscribed.place.minio, BUCKET, "damaged/each")
+    return _batch(unsubscribed, little, DAMAGES, place, tmp_path_factory.mktemp("batch"))
 
 
 def test_an_audit_of_damaged_groups_reports_them(batch: Batch) -> None:

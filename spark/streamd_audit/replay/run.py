@@ -280,7 +280,7 @@ class Replay:
         )  # fmt: skip
 
     def _note(self, command: heads.Command, result: str) -> None:
-        # The key of a subscription key is no stream's.
+        # A subscription key is not a stream's key.
         key = b"" if isinstance(command, AddSubscriptionKey) else getattr(command, "key", b"")
         is_absent = self._scope.stream is None and type(command) is not Create
         if is_absent and result in (results.PRECONDITION_FAILED, results.BUCKET_NOT_FOUND):
