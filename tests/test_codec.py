@@ -125,8 +125,8 @@ GOLDEN: list[tuple[Command, str]] = [
     (
         SetLimits("bucket", "agents", Limits(max_bytes=2**40, max_streams=1000)),
         (
-            "93019194aa7365742d6c696d697473a66275636b6574a66167656e747398c0c0c0c0c0cf0000010000"
-            "000000cd03e8c090"
+            "93019194aa7365742d6c696d697473a66275636b6574a66167656e747399c0c0c0c0c0cf0000010000"
+            "000000cd03e8c0c090"
         ),
     ),
     (SetLimits("identity", "*"), "93019194aa7365742d6c696d697473a86964656e74697479a12ac090"),
@@ -140,6 +140,23 @@ GOLDEN: list[tuple[Command, str]] = [
     ),
     (RaiseLevel(6), "93019192ae72616973652d66656174757265730690"),
 ]
+
+
+# As releases wrote them that lacked the last fields.
+SHORTER: list[tuple[Command, str]] = [
+    (
+        SetLimits("bucket", "agents", Limits(max_bytes=2**40, max_streams=1000)),
+        (
+            "93019194aa7365742d6c696d697473a66275636b6574a66167656e747398c0c0c0c0c0cf0000010000"
+            "000000cd03e8c090"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "golden"), SHORTER)
+def test_shorter_commands_of_earlier_releases_are_read(command: Command, golden: str) -> None:
+    assert decode_batch(bytes.fromhex(golden)).commands == [command]
 
 
 @pytest.mark.parametrize(("command", "golden"), GOLDEN)

@@ -325,6 +325,7 @@ class Limits(msgspec.Struct, array_like=True, gc=False):
     max_bytes: _Limit = None
     max_streams: _Limit = None
     max_stream_bytes: _Limit = None
+    max_subscriptions: _Limit = None
 
 
 class SetLimits(msgspec.Struct, array_like=True, gc=False, tag="set-limits"):

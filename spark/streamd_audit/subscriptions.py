@@ -80,6 +80,7 @@ class PutSubscription(msgspec.Struct, array_like=True, gc=False, tag="put-subscr
     subscription_id: str
     config: Config
     keys: list[bytes] = []
+    owner: str = ""
 
 
 class DeleteSubscription(msgspec.Struct, array_like=True, gc=False, tag="delete-subscription"):
@@ -202,6 +203,7 @@ class Subscription(msgspec.Struct, array_like=True, gc=False):
     pending: int = 0
     fenced_links: int = 0
     latest: bytes = b""
+    owner: str = ""
 
 
 class Link(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -396,3 +397,35 @@ def test_anyone_may_know_the_keys_by_which_webhooks_are_signed(place: Authorized
     assert {**key, "x": ""} == {
         "kty": "OKP", "crv": "Ed25519", "kid": signing["kid"], "use": "sig", "alg": "EdDSA", "x": ""
     }  # fmt: skip
+
+
+def test_a_token_makes_as_many_subscriptions_as_its_limits_allow(place: Authorized) -> None:
+    pool = Pool(place)
+    owner = pool.ask("GET").json()["owner"]
+    limits = f"/cluster/limits/identities/{owner}"
+    assert place.ask("PUT", limits, json={"max_subscriptions": 2}).status_code == 200
+    one, two = (f"{ALL}/{pool.bucket}-{name}" for name in ("one", "two"))
+    assert place.ask("PUT", one, pool.token, json=pool.config).status_code == 201
+    for url in place.urls:
+        refused = place.ask("PUT", two, pool.token, url=url, json=pool.config)
+        assert told(refused) == (409, "TOO_MANY_SUBSCRIPTIONS")
+        assert owner in refused.json()["error"]["message"]
+        assert pool.ask("PUT", json=pool.config, url=url).status_code == 200, "it is repeated"
+        listed = place.ask("GET", ALL, pool.token, url=url).json()
+        assert (listed["owned"], listed["max_subscriptions"]) == (2, 2)
+
+    def is_shown(url: str) -> bool:
+        metrics = place.ask("GET", "/metrics", url=url).text
+        return (
+            f'streamd_identity_subscriptions{{identity="{owner}"}} 2.0' in metrics
+            and 'streamd_quota_refusals_total{result="owns-too-many-subscriptions"}' in metrics
+        )
+
+    for url in place.urls:
+        place.until(partial(is_shown, url))
+    assert place.ask("PUT", two, json=pool.config).status_code == 201, "root has no limits"
+    assert place.ask("GET", two).json()["owner"] is None
+    for path in (one, two, pool.path):
+        assert place.ask("DELETE", path).status_code == 204
+    assert place.ask("GET", ALL, pool.token).json()["owned"] == 0
+    assert place.ask("DELETE", limits).status_code == 204

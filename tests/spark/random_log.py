@@ -204,7 +204,8 @@ class RandomLog:
             return RotateToken(token_id, digest, random.choice((0, 500)), ttl_ms, digest)
         if dice < 0.75:
             return RevokeToken(token_id)
-        limits = random.choice((None, Limits(random.randrange(1, 9)), Limits(live_readers=0)))
+        quota = Limits(max_subscriptions=random.randrange(4))
+        limits = random.choice((None, Limits(random.randrange(1, 9)), quota))
         return SetLimits("identity", random.choice(("token:ci", "*")), limits)
 
     def create(self, key: bytes) -> Create:

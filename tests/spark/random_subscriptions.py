@@ -85,7 +85,8 @@ class RandomSubscriptions:
         else:
             wake_key = random.choice(WAKE_KEYS)
             config = SubscriptionConfig("pull-wake", pattern, "", wake_key, _LEASE_MS, "why")
-        return PutSubscription(random.choice(_IDS), config, named)
+        owner = random.choice(("", "token:ci", "anonymous"))
+        return PutSubscription(random.choice(_IDS), config, named, owner)
 
     def _wake_stream(self) -> Command:
         key = self._random.choice(WAKE_KEYS)

@@ -97,6 +97,8 @@ def test_there_is_room_for_a_limited_number_of_rows(monkeypatch: pytest.MonkeyPa
         (SetLimits("identity", "ci", OTHER), "limits"),
         (SetLimits("identity", "ci", Limits(max_streams=0)), "limits"),
         (SetLimits("identity", "ci", Limits(max_stream_bytes=0)), "limits"),
+        (SetLimits("identity", "ci", Limits(max_subscriptions=0)), None),
+        (SetLimits("bucket", "ci", Limits(max_subscriptions=0)), "limits"),
         (SetLimits("identity", "ci"), None),
     ],
 )

@@ -10,6 +10,8 @@ from streamd.streams import keys
 from streamd.streams.commands import Append, Create, DeleteBucket, Outcome, Result, SetLimits, Sweep
 from streamd.streams.limits import Limits
 from streamd.streams.model import Bucket, Settings
+from streamd.streams.subscription_commands import DeleteSubscription, PutSubscription
+from streamd.subscriptions.model import SubscriptionConfig
 from tests.streams.driver import TEXT, Driver, key
 
 
@@ -332,3 +334,53 @@ def test_appends_in_a_run_are_judged_like_single_ones(sizes: list[int], limits: 
         )  # fmt: skip
     assert bucket(together) == bucket(single)
     assert together.find() == single.find()
+
+
+# -- subscriptions ---------------------------------------------------------------------------------
+
+
+def subscribe(driver: Driver, name: str, owner: str) -> Result:
+    config = SubscriptionConfig("webhook", "b/*", "https://worker.example/")
+    return driver.do(PutSubscription(name, config, owner=owner)).result
+
+
+def test_an_identity_makes_as_many_subscriptions_as_its_limits_allow() -> None:
+    driver = Driver()
+    driver.do(SetLimits("identity", "ci", Limits(max_subscriptions=1)))
+    driver.do(SetLimits("identity", "*", Limits(max_subscriptions=2)))
+    assert [subscribe(driver, name, "ci") for name in "ab"] == [
+        Result.CREATED, Result.OWNS_TOO_MANY
+    ]  # fmt: skip
+    assert subscribe(driver, "a", "ci") is Result.EXISTS
+    assert [subscribe(driver, name, "other") for name in "cde"] == [
+        Result.CREATED, Result.CREATED, Result.OWNS_TOO_MANY
+    ]  # fmt: skip
+    assert subscribe(driver, "e", "") is Result.CREATED, "root tokens have no limits"
+    assert driver.state.limits.refusals == {"owns-too-many-subscriptions": 2}
+
+
+def test_a_deleted_subscription_counts_no_longer_and_a_stored_one_does() -> None:
+    driver = Driver()
+    driver.do(SetLimits("identity", "ci", Limits(max_subscriptions=2)))
+    for name in "ab":
+        subscribe(driver, name, "ci")
+    driver.do(DeleteSubscription("a"))
+    driver.flush()
+    driver.reopen()
+    assert driver.state.subscriptions.owned_by("ci") == 1
+    assert [subscribe(driver, name, "ci") for name in "cd"] == [
+        Result.CREATED, Result.OWNS_TOO_MANY
+    ]  # fmt: skip
+    # A lower limit leaves what there is, and to clear it allows any number.
+    driver.do(SetLimits("identity", "ci", Limits(max_subscriptions=0)))
+    assert driver.state.subscriptions.owned_by("ci") == 2
+    driver.do(SetLimits("identity", "ci"))
+    assert subscribe(driver, "d", "ci") is Result.CREATED
+
+
+def test_a_quota_of_subscriptions_counts_no_bytes() -> None:
+    driver = Driver()
+    driver.do(SetLimits("identity", "ci", Limits(max_subscriptions=2)))
+    driver.create(body=b"abc")
+    assert not driver.state.header.counts
+    assert driver.stream().kept_from is None

@@ -1,4 +1,4 @@
-"""The quotas of buckets, and what they count (docs/limits.md).
+"""The quotas of buckets and of identities, and what they count (docs/limits.md).
 
 The streams of a bucket that ever has a quota are one scope, so that it can be judged what they keep
 together.
@@ -51,10 +51,11 @@ def set_limits(held: MutableMapping[Owner, Limits], command: SetLimits) -> str:
 
 class Version(NamedTuple):
     """The limits of buckets from a command on; none if none of them is a quota. `counts` says
-    whether new streams are counted."""
+    whether new streams are counted. `subscriptions` says how many each identity may make."""
 
     quotas: Mapping[bytes, Limits]
     counts: bool
+    subscriptions: Mapping[str, int | None]
 
 
 class History:
@@ -86,7 +87,10 @@ def _version(held: Mapping[Owner, Limits], counted: bool) -> Version:
     of_buckets = {name.encode(): row for (kind, name), row in held.items() if kind == "bucket"}
     if not any(map(_is_quota, of_buckets.values())):
         of_buckets = {}
-    return Version(of_buckets, counted or bool(of_buckets))
+    of_identities = {
+        name: row.max_subscriptions for (kind, name), row in held.items() if kind == "identity"
+    }
+    return Version(of_buckets, counted or bool(of_buckets), of_identities)
 
 
 def _is_quota(row: Limits) -> bool:
@@ -162,6 +166,12 @@ class Quotas:
         if quota.max_streams is not None and self._streams[_bucket_of(key)] >= quota.max_streams:
             return TOO_MANY_STREAMS
         return self._too_much(quota, key, 0, size) if size else None
+
+    def may_subscribe(self, owner: str, owned: int) -> bool:
+        """Whether an identity with so many subscriptions may make another."""
+        quotas = self.version.subscriptions
+        most = quotas.get(owner, quotas.get(ALL_OTHERS)) if owner else None
+        return most is None or owned < most
 
     def _too_much(self, quota: Limits, key: bytes, in_stream: int, more: int) -> str | None:
         rooms = []

@@ -211,7 +211,7 @@ def subscribed(row: Subscription) -> Subscribed:
     """A subscription as a state has it; without the streams that it names."""
     one = Subscribed(
         None, row.number, row.subscription_id, row.config, row.named_digest, row.created_ms,
-        row.generation,
+        row.generation, row.owner,
     )  # fmt: skip
     wake = row.wake
     if wake is not None:
@@ -240,7 +240,7 @@ def row_of(one: Subscribed, number: int) -> Subscription:
 
 _ALIKE = (
     "generation", "holder", "lease_until_ms", "attempts", "is_received", "failures",
-    "next_attempt_ms", "why", "pending", "latest",
+    "next_attempt_ms", "why", "pending", "latest", "owner",
 )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ class Subscribed(Numbered):
     __slots__ = (
         "attempts", "config", "created_ms", "failures", "fenced", "generation",
         "holder", "is_received", "latest", "lease_until_ms", "named", "named_digest",
-        "next_attempt_ms", "order", "pending", "subscription_id", "wake", "why",
+        "next_attempt_ms", "order", "owner", "pending", "subscription_id", "wake", "why",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,7 @@ class Subscribed(Numbered):
         named_digest: bytes,
         created_ms: int,
         generation: int,
+        owner: str,
     ) -> None:
         super().__init__(born, number)
         self.order = (number or 0, 0) if born is None else born
@@ -73,6 +74,7 @@ class Subscribed(Numbered):
         self.named_digest = named_digest
         self.created_ms = created_ms
         self.generation = generation
+        self.owner = owner
         self.wake: Begun | None = None
         self.holder = ""
         self.lease_until_ms: int | None = None

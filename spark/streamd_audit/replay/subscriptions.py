@@ -6,7 +6,7 @@ happens to one may wake another, by way of a wake stream.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
@@ -83,6 +83,7 @@ class Subscriptions:
         self.links = Links(version, changed, self.changed)
         self.fences = Fences(self.links, self.find, self.number_of)
         self._by_number: dict[int, Subscribed] = {}
+        self._owned: Counter[str] = Counter()
         self._unnumbered: list[Subscribed] = []
         self._waking: dict[bytes, set[Subscribed]] = {}
         self._place: Place = (0, 0)
@@ -117,6 +118,7 @@ class Subscriptions:
         """Take a subscription that was made, or that the state before the log has."""
         self.is_here = True
         self.by_id[one.subscription_id] = one
+        self._owned[one.owner] += 1
         self._unnumbered.append(one)
         self.links.add(one)
         if one.config.wake_key:
@@ -247,11 +249,13 @@ class Subscriptions:
             return results.INVALID
         if len(self.by_id) >= _MAX_SUBSCRIPTIONS:
             return results.TOO_MANY_SUBSCRIPTIONS
+        if not self._streams.quotas.may_subscribe(command.owner, self._owned[command.owner]):
+            return results.OWNS_TOO_MANY
         if self._are_too_many(set(), named):
             return results.TOO_MANY_LINKS
         one = Subscribed(
             self._place, None, command.subscription_id, command.config, digest, self._now_ms,
-            self.floor,
+            self.floor, command.owner,
         )  # fmt: skip
         self._streams.ids.give(one)
         self.take(one)
@@ -265,6 +269,7 @@ class Subscriptions:
         if one is None:
             return results.SUBSCRIPTION_NOT_FOUND
         del self.by_id[command.subscription_id]
+        self._owned[one.owner] -= 1
         self.floor = max(self.floor, one.generation)
         # So that streams lose their links to it when they are next written.
         self.links.version += 1

@@ -86,6 +86,7 @@ def list_subscriptions(operator: Operator, as_json: bool) -> None:
         page = operator.get(_PATH, {"after": after} if after else None)
         found += page["subscriptions"]
         after = page["next_cursor"]
+    owned, most = page["owned"], page["max_subscriptions"]
     found.sort(key=itemgetter("id"))
     if as_json:
         print(json.dumps(found, indent=2))
@@ -100,6 +101,8 @@ def list_subscriptions(operator: Operator, as_json: bool) -> None:
     console = Console()
     console.width = max(console.width, _WIDTH)
     console.print(table, markup=False, highlight=False)
+    if most is not None:
+        print(f"the token has made {owned} of at most {most}")
 
 
 def _wake(one: Json) -> str:

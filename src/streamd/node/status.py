@@ -12,11 +12,12 @@ from streamd.node.node import Node
 from streamd.node.operations import Operations
 from streamd.process.metrics import Metrics
 from streamd.raft.interface import PeerStatus
+from streamd.streams.limits import DEFAULT
 from streamd.streams.model import Bucket
 from streamd.transport import PeerConnection
 
 # How many buckets have series of their own in the metrics.
-_MAX_BUCKETS = 100
+_MAX_BUCKETS = _MAX_IDENTITIES = 100
 
 
 def report(node: Node) -> dict[str, Any]:
@@ -190,6 +191,13 @@ def _export_limits(node: Node, metrics: Metrics) -> None:
         "that forks still read.",
         of_each(lambda bucket: bucket.streams),
     )
+    metrics.gauge_by(
+        "identity",
+        "identity_subscriptions",
+        f"Subscriptions made by each of the first {_MAX_IDENTITIES} identities with limits of "
+        "their own.",
+        lambda: _owned(node),
+    )
     metrics.counter_by(
         "result",
         "quota_refusals",
@@ -204,6 +212,12 @@ def _limited(node: Node) -> Iterator[tuple[str, Bucket]]:
         bucket = state.buckets.get(name.encode())
         if bucket is not None:
             yield name, bucket
+
+
+def _owned(node: Node) -> dict[str, float]:
+    state = node.group.state
+    names = sorted(state.limits.rows("identity"))[:_MAX_IDENTITIES]
+    return {name: state.subscriptions.owned_by(name) for name in names if name != DEFAULT}
 
 
 def _refused(node: Node) -> dict[str, float]:

@@ -256,7 +256,9 @@ class Problem(Enum):
         "Check the id, and the scopes `subscribe:` of the token.")
     SUBSCRIPTION_ALREADY_EXISTS = (409, "the subscription exists with another configuration",
         "Delete it first, or choose another id.")
-    TOO_MANY_SUBSCRIPTIONS = 409, "at most 100,000 subscriptions may exist", "Delete some."
+    TOO_MANY_SUBSCRIPTIONS = (409,
+        "at most 100,000 subscriptions may exist, of each identity as many as its limits allow",
+        "Delete some, or have the limit raised.")
     FENCED = (409, "another generation of the subscription has taken over, or its lease has ended",
         "Stop: what is left belongs to another worker.",
         "Producer-Epoch", "Producer-Expected-Seq", "Producer-Received-Seq")

@@ -50,7 +50,7 @@ from streamd.streams.content import (
     is_content_type,
     is_json,
 )
-from streamd.streams.limits import DEFAULT, MAX_NAME_CHARACTERS
+from streamd.streams.limits import DEFAULT, KINDS, MAX_NAME_CHARACTERS
 from streamd.streams.model import (
     ForkRequest,
     IfMatch,
@@ -76,7 +76,7 @@ from streamd.streams.subscription_commands import (
 )
 from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
 from streamd.subscriptions.checks import config_fault, is_fence, is_id, is_worker
-from streamd.subscriptions.model import MAX_ACKS, MAX_NAMED, Ack
+from streamd.subscriptions.model import MAX_ACKS, MAX_NAMED, MAX_OWNER_CHARACTERS, Ack
 
 MAX_TAGS = 64
 DIGEST_BYTES = 32
@@ -304,8 +304,9 @@ def _judged_token(command: CreateToken | RotateToken) -> _Judged:
 def _judged_limits(command: SetLimits) -> _Judged:
     yield "name", is_limited_name(command.kind, command.name)
     # A clearing has none. The ranges are those of the fields, which decoding checks.
-    has_quota = command.limits is not None and command.limits.has_quota
-    yield "limits", command.kind == "bucket" or not has_quota
+    limits = command.limits
+    others = [kind for kind in KINDS if kind != command.kind]
+    yield "limits", limits is None or not any(map(limits.has_quota, others))
 
 
 def _judged_subscription(command: PutSubscription | LinkStreams | UnlinkStream) -> _Judged:
@@ -322,6 +323,7 @@ def _judged_subscription(command: PutSubscription | LinkStreams | UnlinkStream) 
     yield "config", not config_fault(config) and bool(config.pattern or named)
     yield "wake_key", not config.wake_key or keys.is_stream_key(config.wake_key)
     yield "keys", config.wake_key not in named
+    yield "owner", len(command.owner) <= MAX_OWNER_CHARACTERS and command.owner.isprintable()
 
 
 def _judged_worker(command: ClaimWake | AcknowledgeWake | ReleaseWake) -> _Judged:

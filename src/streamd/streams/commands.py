@@ -401,6 +401,7 @@ class Result(Enum):
     # Another subscription has the id.
     SUBSCRIPTION_EXISTS = "subscription-exists"
     TOO_MANY_SUBSCRIPTIONS = "too-many-subscriptions"
+    OWNS_TOO_MANY = "owns-too-many-subscriptions"
     TOO_MANY_SUBSCRIPTION_KEYS = "too-many-subscription-keys"
     # Too many streams are named by one subscription or by all, or one stream has too many links.
     TOO_MANY_LINKS = "too-many-links"

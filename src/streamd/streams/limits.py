@@ -6,7 +6,7 @@ So all replicas know the same limits. Rates are enforced by each node, quotas by
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -27,27 +27,33 @@ Amount = Annotated[int, msgspec.Meta(ge=0, le=MAX_LIMIT)] | None
 Rate = Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)] | None
 
 Kind = Literal["bucket", "identity"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class About(NamedTuple):
-    """What a limit is, for people. Sizes are in bytes; only buckets have quotas."""
+    """What a limit is, for people. Sizes are in bytes. A quota is for one `kind` only."""
 
     text: str
     is_size: bool = False
-    is_quota: bool = False
+    kind: Kind | None = None
 
 
 ABOUT = {
-    "max_bytes": About("Bytes that all streams of a bucket may store.", True, True),
-    "max_streams": About("Number of streams that a bucket may have.", False, True),
-    "max_stream_bytes": About("Bytes that each stream of a bucket may store.", True, True),
+    "max_bytes": About("Bytes that all streams of a bucket may store.", True, "bucket"),
+    "max_streams": About("Number of streams that a bucket may have.", False, "bucket"),
+    "max_stream_bytes": About("Bytes that each stream of a bucket may store.", True, "bucket"),
+    "max_subscriptions": About(
+        "Number of subscriptions that an identity may have made.", False, "identity"
+    ),
     "requests_per_s": About("Requests a second to each node."),
     "bytes_in_per_s": About("Bytes of bodies a second to each node.", True),
     "bytes_out_per_s": About("Bytes of answers a second from each node.", True),
     "live_readers": About("Concurrent live readers at each node."),
     "connections": About("Concurrent connections to each node."),
 }
-QUOTAS = tuple(name for name, about in ABOUT.items() if about.is_quota)
+QUOTAS: dict[Kind, tuple[str, ...]] = {
+    kind: tuple(name for name, about in ABOUT.items() if about.kind == kind) for kind in KINDS
+}
 
 
 class LimitFields(msgspec.Struct, frozen=True):
@@ -61,14 +67,15 @@ class LimitFields(msgspec.Struct, frozen=True):
     max_bytes: Amount = None
     max_streams: Amount = None
     max_stream_bytes: Amount = None
+    max_subscriptions: Amount = None
 
 
 class Limits(LimitFields, frozen=True, array_like=True, gc=False):
     """`LimitFields` as the log and the state have them: by position, so new ones come last."""
 
-    @property
-    def has_quota(self) -> bool:
-        return any(getattr(self, name) is not None for name in QUOTAS)
+    def has_quota(self, kind: Kind) -> bool:
+        """Whether there is a quota among them that is for that kind."""
+        return any(getattr(self, name) is not None for name in QUOTAS[kind])
 
 
 _DECODER = msgspec.msgpack.Decoder(Limits)
@@ -95,7 +102,7 @@ class LimitsTable:
 
     def _find_quotas(self) -> dict[bytes, Limits]:
         rows = self._rows["bucket"]
-        if not any(row.has_quota for row in rows.values()):
+        if not any(row.has_quota("bucket") for row in rows.values()):
             return {}
         return {name.encode(): row for name, row in rows.items()}
 

@@ -1,4 +1,5 @@
-"""Quotas: how many streams a bucket may have, and how many bytes they may keep.
+"""Quotas: how many streams a bucket may have, how many bytes they may keep; and how many
+subscriptions an identity may have made.
 
 A bucket counts what its streams own: the bytes of their records from the first one that is kept,
 and of their snapshots. A fork's inherited records count where they are stored, an inherited
@@ -19,7 +20,9 @@ from streamd.streams.state import State, storable
 
 _ALL_OTHERS = DEFAULT.encode()
 # The results of commands that a quota refuses.
-REFUSALS = frozenset((Result.BUCKET_FULL, Result.STREAM_FULL, Result.TOO_MANY_STREAMS))
+REFUSALS = frozenset(
+    (Result.BUCKET_FULL, Result.STREAM_FULL, Result.TOO_MANY_STREAMS, Result.OWNS_TOO_MANY)
+)
 
 
 def set_limits(state: State, command: SetLimits) -> Outcome:
@@ -137,3 +140,15 @@ def refusal_to_create(state: State, key: bytes, bucket: Bucket | None, size: int
         return Result.TOO_MANY_STREAMS
     found = _room(quota, bucket.size, 0)
     return None if found is None or size <= max(0, found[0]) else found[1]
+
+
+def may_subscribe(state: State, owner: str) -> bool:
+    """Whether an identity may make another subscription; one without a name always may.
+
+    A subscription counts for the identity that made it, and for no bucket: a pattern may match
+    streams of many.
+    """
+    quota = state.limits.of_identity(owner) if owner else None
+    if quota is None or quota.max_subscriptions is None:
+        return True
+    return state.subscriptions.owned_by(owner) < quota.max_subscriptions

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 
-from streamd.streams import links, seals, write_fences
+from streamd.streams import links, quotas, seals, write_fences
 from streamd.streams.commands import Outcome, Result
 from streamd.streams.model import Stream
 from streamd.streams.state import State
@@ -98,6 +98,8 @@ class Subscribing:
             return Outcome(Result.INVALID)
         if len(records) >= MAX_SUBSCRIPTIONS:
             return Outcome(Result.TOO_MANY_SUBSCRIPTIONS)
+        if not quotas.may_subscribe(state, command.owner):
+            return Outcome(Result.OWNS_TOO_MANY)
         if self._are_too_many(0, named):
             return Outcome(Result.TOO_MANY_LINKS)
         header = state.header
@@ -108,6 +110,7 @@ class Subscribing:
             digest,
             now_ms,
             header.generation_floor,
+            owner=command.owner,
         )
         header.next_stream_id += 1
         records.put(subscription)

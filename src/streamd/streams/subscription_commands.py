@@ -19,12 +19,14 @@ class PutSubscription(msgspec.Struct, frozen=True, array_like=True, tag="put-sub
     """PUT of a subscription (protocol section 6.2), which names the streams with these `keys`.
 
     `CREATED`, or `EXISTS` if one of that id was made by the same request; `SUBSCRIPTION_EXISTS`,
-    `TOO_MANY_SUBSCRIPTIONS`, `TOO_MANY_LINKS`. The order of the keys does not matter.
+    `TOO_MANY_SUBSCRIPTIONS`, `OWNS_TOO_MANY`, `TOO_MANY_LINKS`. The order of the keys does not
+    matter. `owner` is the identity that asks (`Subscription.owner`).
     """
 
     subscription_id: str
     config: SubscriptionConfig
     keys: list[bytes] = []
+    owner: str = ""
 
 
 class DeleteSubscription(msgspec.Struct, frozen=True, array_like=True, tag="delete-subscription"):

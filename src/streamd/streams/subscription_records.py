@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TypeVar
 
@@ -44,6 +45,7 @@ class SubscriptionRecords:
         self.patterns = PatternIndex()
         self._records: dict[int, Subscription] = {}
         self._ids: dict[str, int] = {}
+        self._owned: Counter[str] = Counter()
         self._of_wake_streams: dict[bytes, set[int]] = {}
         self._named: dict[int, set[bytes]] = {}
         self._naming: dict[bytes, set[int]] = {}
@@ -80,6 +82,10 @@ class SubscriptionRecords:
         found = self._ids.get(subscription_id, 0)
         return self._records.get(found) if number in (0, found) else None
 
+    def owned_by(self, owner: str) -> int:
+        """How many subscriptions an identity has made that exist."""
+        return self._owned[owner]
+
     def waking_with(self, wake_key: bytes) -> Set[int]:
         """The numbers of those whose wake stream has that key."""
         return self._of_wake_streams.get(wake_key, _NONE)
@@ -102,6 +108,9 @@ class SubscriptionRecords:
         for key in self._named.pop(number, ()):
             _remove(self._naming, key, number)
             self._named_count -= 1
+        self._owned[subscription.owner] -= 1
+        if not self._owned[subscription.owner]:
+            del self._owned[subscription.owner]
         if subscription.config.wake_key:
             _remove(self._of_wake_streams, subscription.config.wake_key, number)
         self.due.set(number, None)
@@ -112,6 +121,7 @@ class SubscriptionRecords:
         number, config = subscription.number, subscription.config
         self._records[number] = subscription
         self._ids[subscription.subscription_id] = number
+        self._owned[subscription.owner] += 1
         if config.pattern:
             self.patterns.add(number, config.pattern)
         if config.wake_key:

@@ -25,6 +25,8 @@ MAX_URL_BYTES = 2_048
 MAX_DESCRIPTION_CHARACTERS = 1_024
 MAX_WORKER_CHARACTERS = 256
 MAX_WHY_CHARACTERS = 500
+# The name of a certificate may be a URI.
+MAX_OWNER_CHARACTERS = 4_096
 MAX_ACKS = 1_000
 
 Kind = Literal["webhook", "pull-wake"]
@@ -75,7 +77,8 @@ class Subscription(msgspec.Struct, array_like=True, gc=False):
 
     `pending` counts the linked streams with records that are not acknowledged, `fenced_links` the
     linked streams that take fenced writes. `latest` is the key of a stream that got records: the
-    next wake names it, if there is one.
+    next wake names it, if there is one. `owner` is the identity that made the subscription and
+    whose quota it counts for; empty for those of root tokens, which have no limits.
     """
 
     number: int
@@ -95,6 +98,7 @@ class Subscription(msgspec.Struct, array_like=True, gc=False):
     pending: int = 0
     fenced_links: int = 0
     latest: bytes = b""
+    owner: str = ""
 
     @property
     def is_failed(self) -> bool:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from streamd.auth.identity import Identity
 from streamd.auth.scopes import Scopes
+from streamd.http.access.rates import ANONYMOUS
 from streamd.protocol.problems import Problem
 from streamd.subscriptions import globs
 from streamd.subscriptions.model import SubscriptionConfig
@@ -42,6 +43,14 @@ def check(identity: Identity | None, config: SubscriptionConfig, named: Collecti
     _check_all(identity, _covered(config, named))
     if config.wake_key and not identity.scopes.permit("append", config.wake_key):
         raise Problem.INSUFFICIENT_SCOPE.error("the token has no scope append for the wake stream")
+
+
+def owner_of(identity: Identity | None) -> str:
+    """For whom a subscription counts that a sender makes; empty for a root token, which has no
+    limits."""
+    if identity is None:
+        return ANONYMOUS
+    return "" if identity.digest else identity.payer
 
 
 def check_named(identity: Identity | None, named: Collection[bytes]) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from quart import Response, request
 
 from streamd.audit_trail.trail import note
-from streamd.group.log_formats import LIMITS_FORMAT
+from streamd.group.log_formats import LIMITS_FORMAT, SUBSCRIPTIONS_FORMAT
 from streamd.group.proposals import Unavailable
 from streamd.http.admin.operator import Answer, Operator
 from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody
@@ -20,7 +20,8 @@ from streamd.streams.limits import QUOTAS, Kind
 _ENCODER = msgspec.json.Encoder()
 _FAULTS = {
     "name": "the name is that of no bucket or identity",
-    "limits": f"{', '.join(QUOTAS)} are limits of buckets",
+    "limits": f"{', '.join(QUOTAS['bucket'])} are limits of buckets, "
+    f"{', '.join(QUOTAS['identity'])} of identities",
 }
 
 
@@ -57,6 +58,13 @@ async def set_all(operator: Operator, kind: Kind, name: str) -> Answer:
         raise Unavailable(
             "this node does not know that all members understand limits: all must run "
             "this release, and be connected, when the first limits are set"
+        )
+    if body.max_subscriptions is not None and not operator.node.log_formats.may_use(
+        SUBSCRIPTIONS_FORMAT
+    ):
+        raise Problem.FEATURES_NOT_RAISED.error(
+            "max_subscriptions needs a higher feature level: once all members run this release, "
+            "raise it by streamd cluster features --raise"
         )
     if await _propose(operator, command) is Result.TOO_MANY_LIMITS:
         raise Problem.TOO_MANY_LIMITS.error()

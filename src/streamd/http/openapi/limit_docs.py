@@ -47,7 +47,13 @@ def of_kind(kinds: str, one: str) -> OfOneKind:
             f"set{one.title()}Limits",
             "Set all limits at once; an empty object exempts from those of `*`",
             {200: Reply("They hold from now on.", ("Cache-Control",), _LIMITS)},
-            ("400 INVALID_REQUEST", "409 TOO_MANY_LIMITS", *_ASKED, "503 OUTCOME_UNKNOWN"),
+            (
+                "400 INVALID_REQUEST",
+                "409 TOO_MANY_LIMITS",
+                "409 FEATURES_NOT_RAISED",
+                *_ASKED,
+                "503 OUTCOME_UNKNOWN",
+            ),
             body={"required": True, "content": _LIMITS},
         ),
         Operation(

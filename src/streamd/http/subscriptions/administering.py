@@ -72,13 +72,20 @@ async def put(service: Service, request: Request, route: SubscriptionRoute) -> R
     )
     check_features(service)
     await service.node.keyring.ensure()
-    outcome = await propose(service, PutSubscription(route.subscription_id, config, named))
+    owner = subscribing.owner_of(request.identity)
+    command = PutSubscription(route.subscription_id, config, named, owner)
+    outcome = await propose(service, command)
     match outcome.result:
         case Result.CREATED | Result.EXISTS:
             status = 201 if outcome.result is Result.CREATED else 200
             return await _shown(service, request, route.subscription_id, wanted, status)
         case Result.SUBSCRIPTION_EXISTS:
             return error_response(Problem.SUBSCRIPTION_ALREADY_EXISTS)
+        case Result.OWNS_TOO_MANY:
+            return error_response(
+                Problem.TOO_MANY_SUBSCRIPTIONS,
+                f"{owner} has made as many subscriptions as its limits allow",
+            )
         case _:
             return _refused(outcome)
 
@@ -117,7 +124,19 @@ async def list_all(service: Service, request: Request, route: SubscriptionsRoute
             if len(shown) == limit:
                 break
     has_more = bool(numbers) and last < numbers[-1]
-    return json_response(SubscriptionsBody(shown, str(last) if has_more else None, has_more))
+    return json_response(
+        SubscriptionsBody(
+            shown, str(last) if has_more else None, has_more, *_used(service, request)
+        )
+    )
+
+
+def _used(service: Service, request: Request) -> tuple[int, int | None]:
+    """How many subscriptions the sender has made, and may have made."""
+    owner, state = subscribing.owner_of(request.identity), service.node.group.state
+    limits = state.limits.of_identity(owner) if owner else None
+    most = None if limits is None else limits.max_subscriptions
+    return state.subscriptions.owned_by(owner), most
 
 
 async def link(service: Service, request: Request, route: LinksRoute) -> Response:

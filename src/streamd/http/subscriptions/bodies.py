@@ -112,7 +112,8 @@ class EntryBody(msgspec.Struct):
 
     `status` is `failed` while a webhook is tried again or the wake stream cannot be written, and
     `failure` says why. To deliver the wake in flight `attempts` were made, and one
-    has arrived if it is `received`. Times are in ms since the epoch, or as in RFC 3339.
+    has arrived if it is `received`. `owner` is the identity that has made it, and null for a root
+    token. Times are in ms since the epoch, or as in RFC 3339.
     """
 
     id: str
@@ -132,6 +133,7 @@ class EntryBody(msgspec.Struct):
     received: bool
     next_attempt_at_ms: int | None
     failure: str | None
+    owner: str | None
 
 
 class SubscriptionBody(EntryBody):
@@ -143,11 +145,14 @@ class SubscriptionBody(EntryBody):
 
 
 class SubscriptionsBody(msgspec.Struct):
-    """A page of the subscriptions that the sender may use, in the order in which they were made."""
+    """A page of the subscriptions that the sender may use, in the order in which they were made.
+    `owned` is how many of all of them the sender has made, `max_subscriptions` how many it may."""
 
     subscriptions: list[EntryBody]
     next_cursor: str | None
     has_more: bool
+    owned: int
+    max_subscriptions: int | None
 
 
 class ClaimBody(msgspec.Struct):

@@ -59,6 +59,7 @@ def _fields(service: Service, request: Request, one: Subscription) -> dict[str, 
         "received": one.is_received,
         "next_attempt_at_ms": one.next_attempt_ms,
         "failure": one.why or None,
+        "owner": one.owner or None,
     }
 
 
