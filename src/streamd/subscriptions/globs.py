@@ -81,11 +81,13 @@ class _Node:
     __slots__ = ("any", "literals", "numbers", "one")
 
     def __init__(self) -> None:
-        self.literals: dict[str, _Node] = {}
+        # None instead of nothing: most places are the only one after theirs, and an empty set and an
+        # empty dictionary at each would be half of what a pattern takes.
+        self.literals: dict[str, _Node] | None = None
         self.one: _Node | None = None
         # Reached by `**`: stays where it is for every further segment.
         self.any: _Node | None = None
-        self.numbers: set[int] = set()
+        self.numbers: set[int] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -101,6 +103,8 @@ class _Node:
             return self.one
         found = literal(segment)
         assert found is not None
+        if self.literals is None:
+            self.literals = {}
         return self.literals.setdefault(found, _Node())
 
     def forget(self, segment: str) -> None:
@@ -111,7 +115,7 @@ class _Node:
             self.any = None
         elif segment == _ONE:
             self.one = None
-        else:
+        elif self.literals is not None:
             del self.literals[literal(segment) or ""]
 
 
@@ -130,6 +134,8 @@ class PatternIndex:
         node = self._root
         for segment in segments_of(pattern):
             node = node.below(segment)
+        if node.numbers is None:
+            node.numbers = set()
         node.numbers.add(number)
         self._count += 1
 
@@ -140,6 +146,7 @@ class PatternIndex:
         for segment in segments_of(pattern):
             way.append((node, segment))
             node = node.below(segment)
+        assert node.numbers is not None, "it was added"
         node.numbers.remove(number)
         self._count -= 1
         for parent, segment in reversed(way):
@@ -152,7 +159,8 @@ class PatternIndex:
             places = _with_any(_after(places, segment))
         found: set[int] = set()
         for node, _ in places:
-            found |= node.numbers
+            if node.numbers is not None:
+                found |= node.numbers
         return sorted(found)
 
 
@@ -182,7 +190,7 @@ def _after(places: _Places, segment: str) -> _Places:
             found.append((node, True))
         if node.one is not None:
             found.append((node.one, False))
-        exact = node.literals.get(segment)
+        exact = None if node.literals is None else node.literals.get(segment)
         if exact is not None:
             found.append((exact, False))
     return found
