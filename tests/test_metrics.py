@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamd.process.metrics import Histogram, Metrics, RecentCounts
+from streamd.process.histograms import Histogram, RecentCounts
+from streamd.process.metrics import Metrics
 
 
 def _samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

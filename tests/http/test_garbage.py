@@ -15,7 +15,8 @@ import trio
 import trio.testing
 
 from streamd.process.event_loop import keep_on_time, seldom_collecting
-from streamd.process.metrics import Histogram, Metrics
+from streamd.process.histograms import Histogram
+from streamd.process.metrics import Metrics
 from tests.http.serving import RawClient, serving, until
 from tests.http.test_reactor import APPEND, CREATE, READ, exchange
 
