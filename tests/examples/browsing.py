@@ -40,6 +40,30 @@ class Page:
         for _ in range(times):
             self._order("press", key)
 
+    def click(self, selector: str) -> None:
+        """Click the first element that the selector finds, once there is one."""
+        self._order("click", selector)
+
+    def resize(self, width: int, height: int) -> None:
+        """Give the page so many pixels."""
+        self._order("resize", width, height)
+
+    def prefer(self, feature: str, value: str) -> None:
+        """Have the reader prefer something, such as `prefers-color-scheme` `dark`."""
+        self._order("prefer", feature, value)
+
+    def screenshot(self, path: Path) -> None:
+        """Save a picture of the whole page."""
+        self._order("screenshot", str(path))
+
+    def include(self, path: Path) -> None:
+        """Run a script in the page, whatever its policy says of scripts."""
+        self._order("include", str(path))
+
+    def until(self, expression: str) -> None:
+        """Wait until an expression of JavaScript is true in the page."""
+        self._order("until", expression)
+
     def type(self, selector: str, text: str) -> None:
         self._order("type", selector, text)
 
@@ -64,7 +88,9 @@ class Page:
 
     def _answer(self, *question: object) -> Any:
         self.begin(*question)
-        return json.loads(self._script.says())
+        answer = self._script.says()
+        assert not answer.startswith("failed: "), (question, answer)
+        return json.loads(answer)
 
     def _order(self, *order: object) -> None:
         self.begin(*order)
@@ -74,7 +100,8 @@ class Page:
         self._script.tell(json.dumps((self._number, *order)))
 
     def end(self, order: object = None) -> None:
-        assert self._script.says() == "done", order
+        answer = self._script.says()
+        assert answer == "done", (order, answer)
 
 
 def type_at_once(selector: str, texts: Mapping[Page, str]) -> None:

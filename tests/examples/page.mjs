@@ -1,9 +1,11 @@
 // Pages in Chromium. Prints `ready`, then carries out each line of input, an array of JSON, and
 // prints `done` when that is done: [PAGE, ORDER, OPERANDS …], where PAGE is a number of the caller's
-// choice. Some orders are questions: their answer is printed instead, as JSON. Orders to several
+// choice. Some orders are questions: their answer is printed instead, as JSON; and `failed:` with the
+// reason, where a page cannot carry out an order. Orders to several
 // pages may be under way at once. Ends with its input.
 //
 // Called with the folder of Chromium, one for the browser's own files, and further arguments.
+import { readFile } from "node:fs/promises"
 import { join } from "node:path"
 import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
@@ -22,6 +24,7 @@ const browser = await puppeteer.launch({
     // where it is started by root, and in many containers.
     "--no-sandbox",
     "--disable-gpu",
+    "--hide-scrollbars",
     "--disable-dev-shm-usage", // Containers have little of it.
     // Pages behind others run as fast as they.
     "--disable-background-timer-throttling",
@@ -43,6 +46,7 @@ const browser = await puppeteer.launch({
   env: {
     ...process.env,
     HOME: home,
+    LC_ALL: "en_US.UTF-8",
     TMPDIR: home,
     FONTCONFIG_FILE: fileURLToPath(new URL("fonts.conf", import.meta.url)),
     LD_LIBRARY_PATH: join(unpacked, "al2023", "lib"),
@@ -55,7 +59,9 @@ const pages = new Map()
 async function page(number) {
   if (!pages.has(number)) {
     const page = await browser.newPage()
-    page.setDefaultTimeout(60_000)
+    page.setDefaultTimeout(45_000)
+    page.on("pageerror", (error) => console.error(error))
+    page.on("console", (message) => message.type() === "error" && console.error(message.text()))
     pages.set(number, page)
   }
   return pages.get(number)
@@ -66,7 +72,25 @@ const orders = {
   reload: (page) => page.reload(),
   offline: (page, offline) => page.setOfflineMode(offline),
   press: (page, key) => page.keyboard.press(key),
-  type: (page, selector, text) => page.type(selector, text),
+  // On the element itself: at its place there may be another one by then, while a page is drawn.
+  click: async (page, selector) => {
+    const found = await page.waitForSelector(selector)
+    await found.evaluate((element) => element.click())
+  },
+  resize: (page, width, height) => page.setViewport({ width, height }),
+  // Media features, such as ["prefers-color-scheme", "dark"].
+  prefer: (page, name, value) => page.emulateMediaFeatures([{ name, value }]),
+  screenshot: (page, path) => page.screenshot({ path, fullPage: true }),
+  // Run a script in the page, whatever the page's policy says of scripts.
+  include: async (page, path) => {
+    await page.evaluate(await readFile(path, "utf8"))
+  },
+  // Wait until an expression of JavaScript is true in the page.
+  until: (page, expression) => page.waitForFunction(expression),
+  type: async (page, selector, text) => {
+    await page.waitForSelector(selector)
+    await page.type(selector, text)
+  },
   // Wait until the elements that the selector finds have these texts, and no other is there.
   wait: (page, selector, texts) =>
     page.waitForFunction(
@@ -89,8 +113,12 @@ const questions = {
 
 async function obey(number, order, ...operands) {
   const asked = order in questions
-  const answer = await (asked ? questions : orders)[order](await page(number), ...operands)
-  console.log(asked ? JSON.stringify(answer) : "done")
+  try {
+    const answer = await (asked ? questions : orders)[order](await page(number), ...operands)
+    console.log(asked ? JSON.stringify(answer) : "done")
+  } catch (error) {
+    console.log(`failed: ${String(error).replaceAll("\n", " ")}`)
+  }
 }
 
 console.log("ready")
