@@ -13,7 +13,8 @@ FUZZ_READY := $(READY)-fuzz
 COMPILED := $(VENV)/.compiled
 NODE_READY := tests/conformance/node_modules/.ready
 CLIENT_READY := tests/official_clients/node_modules/.ready
-BROWSER_READY := tests/examples/node_modules/.ready examples/editor/node_modules/.ready
+BROWSER_READY := tests/examples/node_modules/.ready examples/editor/node_modules/.ready \
+    tests/console/node_modules/.ready
 # What `make test-all` needs beyond the others. Without npm the tests that need it are skipped.
 WITH_NPM := $(shell command -v npm)
 ALL_READY := $(TEST_READY) $(SPARK_READY) $(COMPILED) \

@@ -39,7 +39,7 @@ LAYERS = (
 
 # The rooms of `http`, from the inside out; its modules outside of any are above them all.
 HTTP_ROOMS = (
-    {"protocol"},
+    {"protocol", "console"},
     {"sockets"},
     {"access", "door"},
     {"http2", "streams", "admin"},

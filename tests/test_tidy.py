@@ -90,6 +90,7 @@ CALLED_BY_LIBRARIES = {
 ANSWERED = {
     "deleted_bytes", "first_offset", "last_offset", "bucket_id", "created_at_ms", "kept_streams",
     "acked_offset", "callback_token", "write_token", "lease_remaining_ms",
+    "streams_url", "cold_records", "more_producers",
 }  # fmt: skip
 # Fields of stored rows and commands, for programs that read the formats: docs/formats.md.
 STORED = {"dead_ms", "has_gap"}
@@ -137,7 +138,7 @@ def files() -> list[File]:
     return [
         File(str(path.relative_to(ROOT)), path.read_text())
         for path in found
-        if not {"node_modules", "__pycache__"} & set(path.parts)
+        if not {"node_modules", "__pycache__"} & set(path.parts) and path.suffix != ".png"
     ]
 
 

@@ -350,7 +350,7 @@ class App:
         """What answers operators."""
         secrets = self._environment.secrets
         ops = create_ops_app(
-            self.metrics, self.node, self._leader_operations, self._reports, secrets
+            self.metrics, self.node, self._leader_operations, self._reports, secrets, self.config
         )
 
         async def operate(request: Request) -> Response:

@@ -81,6 +81,26 @@ def test_all_targets_with_a_beginning_are_permitted_only_by_a_pattern_that_begin
     assert compiled.permit_all("append", beginning) is False
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from(VERBS), patterns()), min_size=1, max_size=8), buckets, names
+)
+def test_the_texts_of_compiled_scopes_permit_the_same(
+    given_scopes: list[tuple[str, str]], bucket: str, name: str
+) -> None:
+    try:
+        compiled = scopes_of(*(f"{verb}:{pattern}" for verb, pattern in given_scopes))
+    except ScopeError:
+        return
+    texts = [text.split(":", 1) for text in compiled.texts()]
+    for verb in VERBS:
+        shown = [pattern for other, pattern in texts if other == verb]
+        for target in (f"{bucket}/{name}", f"{bucket}/"):
+            raw = target.encode()
+            wanted = raw if verb == "operate" else raw.replace(b"/", b"\0", 1)
+            permitted = any(is_matched(pattern, target) for pattern in shown)
+            assert permitted == compiled.permit(verb, wanted), (verb, target)
+
+
 @given(st.lists(patterns(), min_size=1, max_size=8), buckets, st.lists(names, max_size=8))
 def test_the_names_of_a_bucket_are_those_of_permitted_streams(
     given_patterns: list[str], bucket: str, listed: list[str]

@@ -24,7 +24,7 @@ async def readiness(machine: Machine) -> dict[str, int]:
     """The status of each probe."""
     operations = LeaderOperations(machine.node)
     reports = NodeReports(machine.node, Config(), operations, clock_ms=wall_clock_ms)
-    app = create_ops_app(machine.metrics, machine.node, operations, reports, Random(1))
+    app = create_ops_app(machine.metrics, machine.node, operations, reports, Random(1), Config())
     found = {}
     for probe in ("local", "cluster"):
         response = await app.test_client().get(f"/readyz/{probe}")

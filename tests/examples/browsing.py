@@ -49,7 +49,7 @@ class Page:
         self._order("resize", width, height)
 
     def prefer(self, feature: str, value: str) -> None:
-        """Have the reader prefer something, such as `prefers-color-scheme` `dark`."""
+        """Let the reader prefer something, such as `prefers-color-scheme` `dark`."""
         self._order("prefer", feature, value)
 
     def screenshot(self, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,11 @@ PLACES = (
 # Within it every node of an idle cluster knows what another one has acknowledged.
 _DEADLINE_S = 10.0
 _POLL_S = 0.02
+
+
+def example(template: str) -> str:
+    """A path of that form."""
+    return re.sub("{[a-z]+}", "some", template.replace("{file}", "main.js"))
 
 
 class Authorized:

@@ -7,7 +7,6 @@ The routes are taken from the table, so that a new one is among them.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +16,7 @@ import pytest
 
 from streamd.http.router import find
 from streamd.http.routes import OPERATIONS
+from tests.http.authorized import example
 from tests.http.serving import PATIENCE_S, serving
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
@@ -58,8 +58,11 @@ class Ask(NamedTuple):
     path: str
 
 
-PATHS = sorted({re.sub("{[a-z]+}", "some", route.path.template) for route in OPERATIONS})
-PUBLIC = {"/healthz", "/readyz/local", "/readyz/cluster", "/openapi.json"}
+PATHS = sorted({example(route.path.template) for route in OPERATIONS})
+PUBLIC = {
+    *("/healthz", "/readyz/local", "/readyz/cluster", "/openapi.json"),
+    *("/console", "/console/main.js"),
+}
 # Every method of every route that is not public.
 ADMIN = [
     Ask(method, path)

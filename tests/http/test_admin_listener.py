@@ -21,7 +21,7 @@ import trustme
 from streamd.http.router import find
 from streamd.http.routes import OPERATIONS
 from tests.client.running import Shell
-from tests.http.authorized import ROOT
+from tests.http.authorized import ROOT, example
 from tests.http.pki import make_pki
 from tests.support.client_certificates import issue
 from tests.support.ports import unused_port
@@ -34,11 +34,7 @@ WITH_ROOT = {"Authorization": f"Bearer {ROOT}"}
 STREAM = "/v1/stream/agents/one"
 # Bodies that change nothing; the others are empty objects.
 BODIES: Mapping[str, Any] = {"/cluster/transfer": {"node_id": "no"}}
-ASKED = [
-    (one.method, re.sub("{[a-z]+}", "some", one.path.template))
-    for one in OPERATIONS
-    if one.method != "HEAD"
-]
+ASKED = [(one.method, example(one.path.template)) for one in OPERATIONS if one.method != "HEAD"]
 FOR_CLIENTS = [path for _, path in ASKED if find(path.encode()).resource.is_for_clients]
 FOR_OPERATORS = [asked for asked in ASKED if asked[1] not in FOR_CLIENTS]
 PATIENCE_S = 20.0

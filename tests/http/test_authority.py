@@ -12,7 +12,7 @@ from streamd.auth.scopes import VERBS
 from streamd.http.access.needs import OPEN, SERVER, Need
 from streamd.http.router import RESOURCES, Resource, find
 from streamd.http.routes import OPERATIONS, STREAMS, Handler, Path, Route
-from tests.http.authorized import PLACES, Authorized, authorized
+from tests.http.authorized import PLACES, Authorized, authorized, example
 
 UNKNOWN = "sd_0123456789abcdef_" + "a" * 32
 TEXT = {"Content-Type": "text/plain"}
@@ -76,6 +76,8 @@ CASES = [
     Case("GET", "/metrics", ["operate:metrics"]),
     Case("HEAD", "/metrics", ["operate:metrics"]),
     Case("GET", "/cluster/status", ["operate:cluster/status"]),
+    Case("GET", "/cluster/stream", ["operate:cluster/stream"]),
+    Case("GET", "/cluster/history", ["operate:cluster/history"]),
     Case("GET", "/cluster/cold", ["operate:cluster/cold"]),
     Case("GET", "/cluster/nodes/1", ["operate:cluster/nodes"]),
     Case("GET", "/cluster/debug/nodes/1/log", ["operate:cluster/debug/nodes"]),
@@ -136,8 +138,11 @@ CASES = [
     Case("POST", "/auth/sign", ["read:agents/walk"], {}, {"json": {"url": STREAM}}),
 ]
 # Any token may ask, and sees the buckets that it may list.
-KNOWN = [Case("GET", "/", []), Case("HEAD", "/", [])]
-PUBLIC = ["/healthz", "/readyz/local", "/readyz/cluster", "/openapi.json"]
+KNOWN = [Case("GET", "/", []), Case("HEAD", "/", []), Case("GET", "/console/session", [])]
+PUBLIC = [
+    *("/healthz", "/readyz/local", "/readyz/cluster", "/openapi.json"),
+    *("/console", "/console/main.js"),
+]
 # These ask for the token of a wake instead.
 OF_WAKES = {
     f"/v1/stream/__ds/subscriptions/{{subscription}}/{act}"
@@ -184,7 +189,7 @@ def test_the_walk_visits_every_route_and_method() -> None:
     assert {pair for pair in walked if not pair[0].is_operation} == handled
     operated = {
         (case.method, resource_of(case).scopes(case.method, None, {}))
-        for case in CASES
+        for case in CASES + KNOWN
         if resource_of(case).is_operation
     }
     for route in OPERATIONS:
@@ -372,7 +377,8 @@ async def handle() -> None:
 
 def test_only_probes_and_the_document_are_open_to_anyone() -> None:
     is_open = [route.path.template for route in STREAMS + OPERATIONS if route.needs is OPEN]
-    assert set(is_open) == {*PUBLIC, KEYS} | OF_WAKES
+    found = {template if template in OF_WAKES else example(template) for template in is_open}
+    assert found == {*PUBLIC, KEYS} | OF_WAKES
 
 
 def test_a_revocation_holds_at_every_node_while_the_leader_changes(

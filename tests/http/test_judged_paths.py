@@ -14,7 +14,7 @@ from urllib.parse import quote_from_bytes
 import pytest
 
 from streamd.auth.tokens import mint
-from streamd.config.settings import AuthConfig
+from streamd.config.settings import AuthConfig, Config
 from streamd.http.access.needs import SERVER, Need
 from streamd.http.ops import _scope, create_ops_app
 from streamd.http.protocol.messages import Request
@@ -123,7 +123,8 @@ async def test_the_key_that_is_judged_is_the_key_that_is_served(tmp_path: Path, 
 def test_an_operation_needs_what_the_rule_that_answers_it_needs() -> None:
     """Escapes are not decoded on the way to the operations app, or would need all."""
     random = Random(SEED)
-    rules = create_ops_app(Metrics(), None, None, None, random).url_map  # type: ignore[arg-type]
+    app = create_ops_app(Metrics(), None, None, None, random, Config())  # type: ignore[arg-type]
+    rules = app.url_map
     adapter, seen = rules.bind("x"), set()
     declared = {
         (re.sub(r"{(\w+)}", r"<\1>", one.path.template), one.method): (

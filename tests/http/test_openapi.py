@@ -34,7 +34,7 @@ DOCUMENT = describe()
 METHODS = {"get", "head", "post", "put", "delete", "options", "patch", "trace"}
 # What frames a request, rather than being a parameter of it; OpenAPI has other places for those.
 FRAMING = {
-    "host", "origin", "sec-fetch-mode", "sec-fetch-site",
+    "host", "origin", "accept", "sec-fetch-mode", "sec-fetch-site",
     "content-type", "content-length", "transfer-encoding", "connection", "expect",
 }  # fmt: skip
 
@@ -168,7 +168,7 @@ async def test_every_route_of_the_operations_app_is_a_path(tmp_path: Path) -> No
     async with serving(tmp_path) as server:
         operations = LeaderOperations(server.node)
         reports = NodeReports(server.node, Config(), operations, clock_ms=wall_clock_ms)
-        app = create_ops_app(Metrics(), server.node, operations, reports, Random(1))
+        app = create_ops_app(Metrics(), server.node, operations, reports, Random(1), Config())
         rules = app.url_map.iter_rules()
         served: dict[str, set[str]] = {}
         for rule in rules:

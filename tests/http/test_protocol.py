@@ -115,7 +115,7 @@ FAULTS = [
     Fault("PUT", "/_default", 400, "INVALID_BUCKET_ID"),
     Fault("PUT", "/__ds", 400, "INVALID_BUCKET_ID"),
     Fault("PUT", "/admin", 400, "INVALID_BUCKET_ID"),
-    Fault("PUT", "/console/s", 400, "INVALID_BUCKET_ID"),
+    Fault("PUT", "/admin/s", 400, "INVALID_BUCKET_ID"),
     Fault("PUT", "/bucket/", 400, "INVALID_STREAM_ID"),
     Fault("PUT", "/bucket/streams", 400, "INVALID_STREAM_ID"),
     Fault("PUT", "/bucket/a%2Fb", 400, "INVALID_STREAM_ID"),

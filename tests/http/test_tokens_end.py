@@ -14,7 +14,7 @@ from streamd.auth import tokens
 from streamd.config.settings import AuthConfig
 from streamd.http.access import authority
 from streamd.http.application import HttpApplication
-from streamd.http.protocol.messages import Request, Response
+from streamd.http.protocol.messages import Audience, Request, Response
 from streamd.streams.commands import Result
 from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
 from tests.http.serving import PATIENCE_S, RawClient, Serving, serving, until
@@ -174,7 +174,7 @@ async def test_an_operation_shows_nothing_if_its_token_was_revoked_meanwhile(
         answer = await application.handle(request)
         assert isinstance(answer, Response)
         assert answer.status == 401
-        assert answer.private
+        assert answer.audience is Audience.OWN_PAGES
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])

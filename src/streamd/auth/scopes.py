@@ -209,6 +209,15 @@ class Scopes:
         patterns = self._by_verb.get(verb)
         return patterns is not None and patterns.match_all(prefix)
 
+    def texts(self) -> list[str]:
+        """Scopes that permit the same, as texts, in order; each has one verb."""
+        return sorted(
+            f"{verb}:{_shown_pattern(text, verb)}{star}"
+            for verb, patterns in self._by_verb.items()
+            for texts, star in ((patterns.prefixes, "*"), (patterns.exact, ""))
+            for text in texts
+        )
+
     def names(self, verb: Verb, bucket: bytes) -> list[NamePattern]:
         """The names of streams in a bucket for which `permit` is true, in order, each matched by
         one pattern only."""
@@ -239,6 +248,12 @@ class Scopes:
             if not name:
                 found.append(NamePattern(bucket, not nul))
         return sorted(found)
+
+
+def _shown_pattern(pattern: bytes, verb: str) -> str:
+    """A pattern, without its star, as it stands in the text of a scope."""
+    raw = pattern if verb == "operate" else pattern.replace(b"\0", b"/", 1)
+    return raw.decode()
 
 
 def _permitted_by(scope: Scope) -> tuple[str, ...]:

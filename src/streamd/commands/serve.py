@@ -23,9 +23,15 @@ from streamd.credentials.tls_files import TlsFiles, export_expiry, reload_on_han
 from streamd.group.stores import Stores
 from streamd.http.door.front_door import FrontDoor
 from streamd.http.door.listeners import hold_ports, listen, server_tls
+from streamd.node.node import wall_clock_ms
 from streamd.process.addresses import is_loopback
 from streamd.process.cures import cure_of_address
-from streamd.process.event_loop import keep_on_time, note_each_minute, seldom_collecting
+from streamd.process.event_loop import (
+    keep_on_time,
+    note_each_minute,
+    note_history,
+    seldom_collecting,
+)
 from streamd.process.privacy import close_to_others, is_open_to_others
 from streamd.process.threads import in_thread
 
@@ -94,6 +100,8 @@ async def _serve_clients(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_on_time, app.metrics)
         nursery.start_soon(note_each_minute, app.metrics)
+        if app.config.server.console:
+            nursery.start_soon(note_history, app.metrics, wall_clock_ms)
         if app.config.server.workers == 1:
             ready()
             door = app.front_door()

@@ -42,7 +42,8 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     `allowed_hosts` are names, without a port, under which the node may be reached, besides those in
     `listen` and `advertise`. `allowed_origins` are those of web pages that may use streams; ``*``
     stands for all, and without any the node decides (`StreamGuard`). With `tls_client_ca` clients
-    are asked for certificates of these authorities.
+    are asked for certificates of these authorities. `console` says whether browsers get a console,
+    where operations are served.
     """
 
     node_id: Positive = 1
@@ -78,6 +79,7 @@ class ServerConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tls_key: str | None = None
     tls_client_ca: str | None = None
     tls_client_auth: Literal["optional", "required"] = "optional"
+    console: bool = True
 
     @property
     def listen_address(self) -> tuple[str, int]:

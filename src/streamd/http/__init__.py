@@ -14,6 +14,7 @@ The rooms, from the outside in; each imports only those below it.
 - `http2/` and `door/`: two adapters, Hypercorn's for HTTP/2 and the front door for HTTP/1.1. Both
   make the same `Request` and pass it to the application.
 - `sockets/`: bytes in and out, within limits.
+- `console/`: the files of the console, and the policy of its page.
 - `protocol/`: requests and responses as values, parsed strictly; `refusals` is where exceptions of
   other parts become problems (`streamd.protocol.problems`).
 

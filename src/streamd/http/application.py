@@ -18,11 +18,27 @@ from streamd.http.access.page_guards import AdminGuard
 from streamd.http.dispatcher import Beginning, Dispatcher
 from streamd.http.protocol.application import Begun, Fate, Later
 from streamd.http.protocol.fields import refuse_coding
-from streamd.http.protocol.messages import LateAnswer, LiveResponse, Parked, Request, Response
+from streamd.http.protocol.messages import (
+    Audience,
+    LateAnswer,
+    LiveResponse,
+    Parked,
+    Request,
+    Response,
+)
 from streamd.http.protocol.raw_paths import NO_SUCH_ROUTE, BadPath
 from streamd.http.protocol.refusals import REFUSALS
 from streamd.http.protocol.routing import BatchRoute, SnapshotRoute, StreamRoute, Target
-from streamd.http.router import RESOURCES, Found, Resource, find, find_operation, preflight
+from streamd.http.router import (
+    CONSOLE,
+    RESOURCES,
+    Found,
+    Resource,
+    find,
+    find_operation,
+    preflight,
+    without_console,
+)
 from streamd.http.routes import Judge, Prompt
 from streamd.http.streams.large_writes import refusal_of_large_write
 from streamd.http.streams.reading import LongPoll
@@ -40,6 +56,12 @@ _WRITES = frozenset(("POST", "PUT", "DELETE"))
 _READS = frozenset(("GET", "HEAD"))
 # Tokens are given out to known people only, also where nobody else has to say who they are.
 _TOKENS = b"/auth/"
+# Relative, because a proxy may serve the node below a path. Nobody else's answer to this request
+# may be kept for a browser, nor a browser's for them.
+_TO_CONSOLE = {
+    path: b"Location: %b\r\nCache-Control: no-store\r\nVary: Accept\r\n" % location
+    for path, location in ((b"/", b"console"), (b"/console/", b"../console"))
+}
 
 
 class HttpApplication:
@@ -62,8 +84,10 @@ class HttpApplication:
         """`server` has the listener's names."""
         self._service = service
         self._ops = ops
-        self._find = find if serves_streams else find_operation
         self._serves_operators = serves_operators
+        self._serves_console = serves_operators and server.console
+        found = find if serves_streams else find_operation
+        self._find = found if self._serves_console else partial(without_console, found)
         self._authority = service.authority
         self._stream_guard = service.stream_guard
         self._admin_guard = AdminGuard(server, requires_tokens=service.authority.is_required)
@@ -80,6 +104,8 @@ class HttpApplication:
 
     def refusal(self, request: Request) -> Response | LateAnswer | None:
         """As `Application.refusal`."""
+        if self._opens_console(request):
+            return None
         response = self._head_refused(request, self._find(request.path))
         if response is not None:
             refused = response.answer if isinstance(response, LateAnswer) else response
@@ -101,6 +127,16 @@ class HttpApplication:
         if response is not None:
             self._dispatcher.count(request, found.resource.label, response, started)
         return response
+
+    def _opens_console(self, request: Request) -> bool:
+        """Whether a browser opens the server's address, or a wrong one of the console's: then it is
+        led to the console."""
+        return (
+            self._serves_console
+            and request.path in _TO_CONSOLE
+            and request.method in _READS
+            and b"text/html" in request.headers.get(b"accept", b"")
+        )
 
     def _head_refused(self, request: Request, found: Found) -> Response | LateAnswer | None:
         if found.resource.is_operation:
@@ -217,6 +253,10 @@ class HttpApplication:
         """As `Application.handle`."""
         resource, target = found = self._find(request.path)
         started = trio.current_time()
+        if self._opens_console(request):
+            to_console = Response(303, _TO_CONSOLE[request.path])
+            self._dispatcher.count(request, CONSOLE, to_console, started)
+            return to_console
         response: Response | LiveResponse | Parked
         try:
             if refused := self._refused(request, found):
@@ -294,7 +334,7 @@ class HttpApplication:
             return None
         if late := self._rates.refusal(request):
             response = late.answer
-        response.private = resource.is_guarded
+        response.audience = resource.audience(response.status)
         return response
 
     def _check_page(self, request: Request, resource: Resource) -> None:
@@ -318,7 +358,7 @@ class HttpApplication:
             response = await asking()
             if request.method in _READS:
                 self._admit_again(request, response)
-        response.private = resource.is_guarded
+        response.audience = resource.audience(response.status)
         return response
 
     async def _ask(self, request: Request, resource: Resource) -> Response:
@@ -343,7 +383,7 @@ def _keep_from_pages(response: Response | LiveResponse | Parked) -> None:
     """Let no page of another origin read an answer."""
     answer = response.answer if isinstance(response, LateAnswer) else response
     assert isinstance(answer, Response), "what is guarded is not live"
-    answer.private = True
+    answer.audience = Audience.OWN_PAGES
 
 
 def check_coding(request: Request) -> None:

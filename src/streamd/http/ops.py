@@ -15,6 +15,7 @@ import trio
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
+from streamd.config.settings import Config
 from streamd.http.admin.operator import SENDER, Answer, Operator, answering, refusal
 from streamd.http.protocol.messages import Request, Response
 from streamd.http.protocol.refusals import error_response
@@ -43,16 +44,17 @@ def create_ops_app(
     operations: LeaderOperations,
     reports: NodeReports,
     random: Random,
+    config: Config,
 ) -> QuartTrio:
     """The app over a node. `operations` are those of its cluster's leader, `reports` those of its
-    members. `random` makes the secrets of tokens."""
+    members. `random` makes the secrets of tokens. The node was started with `config`."""
     app = QuartTrio("streamd", static_folder=None)
     # No path has a second spelling here; werkzeug would redirect doubled slashes.
     app.url_map.merge_slashes = False
     # The adapters limit the size and the pace of bodies.
     app.config["MAX_CONTENT_LENGTH"] = app.config["BODY_TIMEOUT"] = None
 
-    operator = Operator(node, operations, reports, metrics, random, document, scopes_of)
+    operator = Operator(node, operations, reports, metrics, random, document, scopes_of, config)
     for route in OPERATIONS:
         # Quart answers HEAD by itself where there is a GET.
         if route.method != "HEAD":
@@ -93,7 +95,7 @@ def _scope(request: Request) -> Message:
         "client": None,
         "server": None,
         "extensions": {},
-        SENDER: None if request.identity is None else request.identity.name,
+        SENDER: request.identity,
     }
 
 

@@ -7,7 +7,7 @@ what a path names selects its routes. Nobody else decides what a path means.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from streamd.http.access import needs
 from streamd.http.access.needs import OPEN, Need, NeedsOf
 from streamd.http.openapi import build, elements
 from streamd.http.protocol.fields import Headers
-from streamd.http.protocol.messages import Response
+from streamd.http.protocol.messages import Audience, Response
 from streamd.http.protocol.raw_paths import BadPath
 from streamd.http.protocol.refusals import error_response
 from streamd.http.protocol.routing import RESERVED_STREAM, ListingRoute, Target, resolve
@@ -38,14 +38,17 @@ _PREFLIGHT = (
     b"Allow: %b\r\n"
 )
 _PARAMETER = re.compile(r"\{\w+\}")
+# The label of what belongs to the console.
+CONSOLE = "console"
 
 
 class Resource:
     """The routes of a path, by their methods, and what they have in common.
 
     `needs` says what each method needs, and `otherwise` what those need that have no route. Web
-    pages of other origins may not use a resource that `is_guarded`. An operation that
-    `is_for_clients` is served with the streams, too, when operations have a listener of their own.
+    pages of other origins may not use a resource that `is_guarded`, nor read what `is_private`. An
+    operation that `is_for_clients` is served with the streams, too, when operations have a listener
+    of their own.
     """
 
     def __init__(self, label: str, routes: Iterable[Route] = (), *, is_operation: bool) -> None:
@@ -62,7 +65,10 @@ class Resource:
         is_closed = is_operation and set(declared.values()) != {OPEN}
         self.is_guarded = is_closed or (path is not None and path.is_guarded)
         self.is_recorded = is_operation or (path is not None and path.is_recorded)
-        self.is_for_clients = set(declared.values()) <= {OPEN, needs.known}
+        self.is_console = label == CONSOLE
+        self.is_private = self.is_guarded or self.is_console
+        is_open = set(declared.values()) <= {OPEN, needs.known}
+        self.is_for_clients = is_open and not self.is_console
 
     def scopes(self, method: str, target: Target | None, headers: Headers) -> Sequence[Need]:
         """What a request needs. Raises `ProblemError`."""
@@ -76,11 +82,19 @@ class Resource:
             return self.is_recorded
         return self.needs.get(method, self.otherwise) not in (OPEN, needs.known)
 
+    def audience(self, status: int) -> Audience:
+        """Whom an answer with this status is for. Errors are never pages."""
+        if not self.is_private:
+            return Audience.ANYONE
+        is_page = not self.is_guarded and status < 400
+        return Audience.CONSOLE if is_page else Audience.OWN_PAGES
+
     def other(self, method: str, target: Target | None) -> Response:
         """The answer to a method that has no route."""
         if method == "OPTIONS":
-            is_private = self.is_guarded
-            return Response(204, b"Allow: %b\r\n" % self.allow) if is_private else self.preflight()
+            if self.is_private:
+                return Response(204, b"Allow: %b\r\n" % self.allow)
+            return self.preflight()
         if isinstance(target, ListingRoute) and method in ("POST", "PUT", "DELETE"):
             return RESERVED_STREAM.response()
         head = b"Allow: %b\r\n" % self.allow
@@ -169,6 +183,12 @@ def find_operation(path: bytes) -> Found:
     return next(found, _UNKNOWN_OPERATION)
 
 
+def without_console(find: Callable[[bytes], Found], path: bytes) -> Found:
+    """As `find` where the console is not served: it does not exist."""
+    found = find(path)
+    return _UNKNOWN_OPERATION if found.resource.is_console else found
+
+
 def scopes_of(method: str, path: bytes) -> Sequence[Need] | None:
     """What a request with this raw path and no headers needs; None if it is for no stream or
     bucket, or they have no such method."""
@@ -187,7 +207,7 @@ def describe() -> elements.Json:
             tag=path.tag,
             errors=path.errors,
             id_suffix=path.id_suffix,
-            guarded=resource.is_guarded,
+            private=resource.is_private,
             recorded=resource.is_recorded,
         )
         for path, resource in _BY_PATH.items()

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal, NoReturn
 
 import trio
 
+from streamd.process.history import INTERVAL_S
 from streamd.process.metrics import Metrics
 
 # How often the loop's lag is measured.
@@ -82,6 +83,13 @@ async def keep_on_time(metrics: Metrics) -> None:
             begun = time.perf_counter()
             gc.collect()
             took_s, collected_at = time.perf_counter() - begun, now
+
+
+async def note_history(metrics: Metrics, clock_ms: Callable[[], int]) -> NoReturn:
+    """Note every few seconds what the console's charts show. `clock_ms` is wall time."""
+    while True:
+        metrics.last_hour.note(metrics, clock_ms(), trio.current_time())
+        await trio.sleep(INTERVAL_S)
 
 
 async def note_each_minute(metrics: Metrics) -> NoReturn:

@@ -18,6 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from streamd.process.histograms import Histogram, RecentCounts
+from streamd.process.history import LastHour
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -39,6 +40,7 @@ class Metrics:
         self.append_latency = Histogram(_SECONDS)
         self.fsync_latency = Histogram(_SECONDS)
         self.recent_fsyncs = RecentCounts(self.fsync_latency)
+        self.last_hour = LastHour()
         self.commit_batch = Histogram(_COUNTS)
         self.loop_lag = Histogram(_SECONDS)
         self.gc_pause = Histogram(_SECONDS)

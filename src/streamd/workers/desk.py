@@ -17,7 +17,7 @@ from streamd.group.proposals import OutcomeUnknown, Settled, Unavailable
 from streamd.http.door.parking import wait
 from streamd.http.protocol.application import Application, Begun, BugGuard, Fate, Make
 from streamd.http.protocol.connections import Buffer, ClientGone, ConnectionCount
-from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
+from streamd.http.protocol.messages import Audience, LiveResponse, Parked, Request, Response
 from streamd.http.protocol.wire import body_parts
 from streamd.http.sockets.outgoing import FULL, UNCOUNTED_BYTES, Outgoing, OutgoingFull
 from streamd.http.streams.recent_answers import MAX_BODY_BYTES
@@ -219,7 +219,7 @@ class Desk:
         """Send an answer. Returns whether it was sent whole. Raises `ClientGone`."""
         parts, size = body_parts(response.body)
         is_small = size <= PIECE_BYTES or exchange.forward.method == "HEAD"
-        if is_small or response.close or response.private:
+        if is_small or response.close or response.audience is not Audience.ANYONE:
             await self.link.room()
             self.answer(exchange.forward, response)
             return True
@@ -266,7 +266,7 @@ class Desk:
                 response.head,
                 body,
                 response.close,
-                response.private,
+                response.audience,
                 stamp,
             )
         )

@@ -372,7 +372,7 @@ class Exchange:
         self._forget()
         if answer is None:
             raise ClientGone
-        response = Response(answer.status, answer.head, answer.body, answer.close, answer.private)
+        response = Response(answer.status, answer.head, answer.body, answer.close, answer.audience)
         if answer.stamp is not None:
             self._application.keep(self._request, response, answer.stamp)
         return response

@@ -13,6 +13,7 @@ from msgspec import Struct, msgpack
 
 from streamd.auth.certificates import Certificate
 from streamd.config.settings import Config
+from streamd.http.protocol.messages import Audience
 from streamd.streams.commands import Command, Outcome
 from streamd.workers.versions import Stamp
 
@@ -58,7 +59,7 @@ class Answer(Struct, array_like=True, tag=5, gc=False):
     head: bytes
     body: bytes
     close: bool = False
-    private: bool = False
+    audience: Audience = Audience.ANYONE
     stamp: Stamp | None = None
 
 

@@ -9,11 +9,12 @@ from streamd.audit_trail.trail import note
 from streamd.cluster.administration import Add, AdminCommand
 from streamd.config.settings import split_address
 from streamd.http.admin.operator import Answer, Operator
-from streamd.http.protocol.fields import parse_query
+from streamd.http.protocol.fields import parse_query, whole_number
 from streamd.node import cold_status, status
 from streamd.node.leader_operations import Found
 from streamd.protocol.problems import Problem
 
+_MAX_MS = 2**53
 _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -52,6 +53,15 @@ async def report_status(operator: Operator) -> Answer:
     """The status of the node and its cluster."""
     found = await _leaders_report(operator, "status") or status.report(operator.node)
     return jsonify(found), 200
+
+
+async def report_history(operator: Operator) -> Answer:
+    """Rates and latencies of the node over the last hour."""
+    given = parse_query(request.query_string)
+    after_ms = whole_number(given.get(b"after_ms", b"0"), "after_ms", _MAX_MS)
+    response = jsonify(operator.metrics.last_hour.after(after_ms))
+    response.headers["Cache-Control"] = "no-store"
+    return response, 200
 
 
 async def compact(operator: Operator) -> Answer:

@@ -10,7 +10,7 @@ from quart import jsonify, request
 
 from streamd.audit_trail.trail import note
 from streamd.config.settings import split_address
-from streamd.http.admin.operator import SENDER, Answer, Operator
+from streamd.http.admin.operator import Answer, Operator, sender
 from streamd.node.operations import Operations
 from streamd.operations.model import (
     MAX_ADDRESSES,
@@ -124,7 +124,8 @@ def _id(operation: str) -> int:
 
 def _sender() -> str:
     """The name of the request's sender; empty where nobody has to say who they are."""
-    return str(request.scope.get(SENDER) or "")
+    identity = sender()
+    return "" if identity is None else identity.name
 
 
 def _json(found: dict[str, Any], status: int = 200) -> Answer:

@@ -10,6 +10,8 @@ from typing import ParamSpec
 
 import quart
 
+from streamd.auth.identity import Identity
+from streamd.config.settings import Config
 from streamd.http.access.needs import Need
 from streamd.http.protocol.messages import Response
 from streamd.http.protocol.refusals import OPERATORS_REFUSALS, answer_to
@@ -22,7 +24,7 @@ Answer = tuple[quart.Response, int]
 
 P = ParamSpec("P")
 
-# The key of an ASGI scope with the name of the request's sender, None if it is not known.
+# The key of an ASGI scope with the `Identity` of the request's sender, None if it is not known.
 SENDER = "streamd.sender"
 
 
@@ -32,7 +34,8 @@ class Operator:
 
     `leader` takes orders for the cluster's leader, and `reports` are those of its members. `random`
     makes the secrets of tokens. `document` is the OpenAPI document, and `scopes_of` says what a
-    request with a method and a raw path needs, None if it is for no stream or bucket.
+    request with a method and a raw path needs, None if it is for no stream or bucket. `config` is
+    the one that the node was started with.
     """
 
     node: Node
@@ -42,6 +45,14 @@ class Operator:
     random: Random
     document: Callable[[], bytes]
     scopes_of: Callable[[str, bytes], Sequence[Need] | None]
+    config: Config
+
+
+def sender() -> Identity | None:
+    """The sender of the request that is being answered; None where nobody needs a token."""
+    found = quart.request.scope.get(SENDER)
+    assert found is None or isinstance(found, Identity)
+    return found
 
 
 def answering(handler: Callable[P, Awaitable[Answer]]) -> Callable[P, Awaitable[Answer]]:

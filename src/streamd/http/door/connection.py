@@ -397,8 +397,7 @@ class Connection:
         self, response: Response, head: Head | None, *, keep_alive: bool
     ) -> tuple[Sequence[Buffer], int]:
         """A response to the request with that head as it goes on the wire (`answer_parts`)."""
-        clock = self.shared.clock
-        tail_head = clock.private_tail_head if response.private else clock.tail_head
+        tail_head = self.shared.clock.tail_heads[response.audience]
         is_head = head is not None and head.method == "HEAD"
         is_http_1_0 = head is not None and head.fields.version == "1.0"
         return answer_parts(

@@ -12,7 +12,7 @@ from streamd.http.door.channels import Chunks
 from streamd.http.protocol.application import Application, BugGuard
 from streamd.http.protocol.connections import ClientGone, ConnectionCount
 from streamd.http.protocol.heads import HeadParser
-from streamd.http.protocol.messages import COMMON_HEAD, PRIVATE_HEAD
+from streamd.http.protocol.messages import SHARED_HEADS, Audience
 from streamd.http.sockets.fair_limits import FairLimit
 from streamd.http.sockets.outgoing import Outgoing
 from streamd.process.metrics import Metrics
@@ -39,8 +39,8 @@ class SweepClock:
     """What changes once a second, with the sweep of all connections.
 
     `now` is when the last sweep began, by Trio's clock: precise enough for limits of seconds, and
-    free to read. `tail_head` and `private_tail_head` are the header lines, with the date, that end
-    the head of a response, and of one that is private.
+    free to read. `tail_heads` are the header lines, with the date, that end the head of a response,
+    by its audience, and `tail_head` is that of most.
     """
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ class SweepClock:
     def tick(self) -> None:
         """A sweep begins."""
         date = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
-        self.tail_head = COMMON_HEAD + date
-        self.private_tail_head = PRIVATE_HEAD + date
+        self.tail_heads = {audience: head + date for audience, head in SHARED_HEADS.items()}
+        self.tail_head = self.tail_heads[Audience.ANYONE]
         self.now = trio.current_time()
 
 

@@ -50,7 +50,11 @@ LIST_BUCKETS = Operation(
             "A page of the buckets that the sender may list, in the byte order of their ids.",
             _TOLD,
             json_content(ref("schemas", "BucketsBody")),
-        )
+        ),
+        303: Reply(
+            "The sender is a browser (`Accept: text/html`): where the console is.",
+            ("Location", "Cache-Control", "Vary"),
+        ),
     },
     ("400 INVALID_REQUEST", *SERVER),
     ("prefix", "after", "limit", "consistency", "Accept-Encoding"),

@@ -72,11 +72,11 @@ class Operation(NamedTuple):
 
 class Path(NamedTuple):
     """A path and what its operations share: a tag, errors, and a suffix of their ids. Web pages may
-    not use one that is `guarded`. The audit trail has what changes one that is `recorded`."""
+    not use one that is `private`. The audit trail has what changes one that is `recorded`."""
 
     template: str
     operations: Mapping[str, Operation]
-    guarded: bool
+    private: bool
     recorded: bool
     tag: str
     errors: tuple[str, ...]
@@ -94,13 +94,13 @@ class Path(NamedTuple):
         named = self.id_suffix + "".join(
             part.strip("{}").title() for part in self.template.replace(".", "/").split("/")
         )
-        headers = ("Allow",) if self.guarded else ("Allow", *_PREFLIGHT)
+        headers = ("Allow",) if self.private else ("Allow", *_PREFLIGHT)
         reply = Reply("The methods and headers that are allowed here.", headers)
         return Operation(f"preflight{named}", "The methods of the path", {204: reply})
 
     def _operation(self, method: str, operation: Operation) -> Json:
         errors = () if method == "OPTIONS" else operation.errors
-        if self.guarded:
+        if self.private:
             errors = (*errors, *(GUARDED_POST if method == "POST" else ()))
         if self.recorded and method not in ("GET", "HEAD", "OPTIONS"):
             errors = (*errors, *ACTS)

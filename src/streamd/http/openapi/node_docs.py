@@ -96,6 +96,22 @@ STATUS = _report(
     ("400 INVALID_REQUEST",),
     ("at",),
 )
+STREAM = _report(
+    "streamInside",
+    "Where a stream's bytes are, its producers, and what it was forked from",
+    "As far as this node knows.",
+    json_content(ref("schemas", "StreamInsideBody")),
+    ("400 INVALID_REQUEST", "404 STREAM_NOT_FOUND", "503 UNAVAILABLE"),
+    ("stream_path",),
+)
+HISTORY = _report(
+    "nodeHistory",
+    "Rates and latencies of this node over the last hour, for charts",
+    "By columns, with a value for each time in `at_ms`; null where nothing was measured.",
+    _OBJECT,
+    ("400 INVALID_REQUEST",),
+    ("after_ms",),
+)
 COLD = _report(
     "coldStatus",
     "The status of the cold store",

@@ -64,6 +64,7 @@ _PATH: dict[str, tuple[Json, str, str]] = {
     "backup": ({"type": "string"}, "0" * 32, "The id of a backup."),
     "number": ({"type": "integer", "minimum": 0}, "0", "Objects count from 0."),
     "operation": ({"type": "integer", "minimum": 1}, "1", "The number of an operation."),
+    "file": ({"type": "string"}, "main.js", "The name of a file."),
     "token": ({"type": "string"}, "ci", "A token's id or name."),
     "name": ({"type": "string"}, "agents", "A bucket or an identity, or `*` for all others."),
     "snapshot": (OFFSET, "0000000000000000_0000000000000000", "The snapshot's offset."),
@@ -136,6 +137,11 @@ _QUERY: dict[str, tuple[Json, str]] = {
             "How many entries an earlier head has: the answer proves by `consistency` that its "
             "tree begins with that one."
         ),
+    ),
+    "stream_path": (TEXT, "The path of a stream, with its first slash."),
+    "after_ms": (
+        _whole_number(0, 2**53),
+        "Only what was noted after this time, in milliseconds since the epoch.",
     ),
     "seconds": (_whole_number(1, MAX_PROFILE_S), "For how long samples are taken. Required."),
     "prefix": (TEXT, "List ids that begin with this."),

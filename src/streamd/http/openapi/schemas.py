@@ -7,8 +7,10 @@ from typing import get_args
 import msgspec
 
 from streamd.cluster.administration import Add, Promote, Remove, Transfer
+from streamd.http.admin.console import SessionBody
 from streamd.http.admin.operations import NewOperation
 from streamd.http.admin.signing import SignedUrl, UrlToSign
+from streamd.http.admin.streams import StreamInsideBody
 from streamd.http.admin.tokens import NewToken, NewTokenBody, Rotation, TokenBody, TokensBody
 from streamd.http.openapi.elements import SHARED, Json
 from streamd.http.protocol.limit_bodies import AllLimitsBody, LimitsBody
@@ -47,6 +49,8 @@ _STRUCTS = (
     TokenBody,
     NewTokenBody,
     TokensBody,
+    SessionBody,
+    StreamInsideBody,
     LimitsBody,
     AllLimitsBody,
     UrlToSign,

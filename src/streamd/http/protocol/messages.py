@@ -8,6 +8,7 @@ a `Request` to a `Response` or a `LiveResponse` and knows neither sockets nor AS
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from enum import IntEnum
 from typing import Protocol
 
 from streamd.auth.identity import Identity
@@ -25,6 +26,26 @@ COMMON_HEAD = (
 )
 # Sent instead with answers that pages of other origins must not read.
 PRIVATE_HEAD = _SAFE_HEAD + b"Cross-Origin-Resource-Policy: same-origin\r\n"
+# Sent instead with the files of the console, which run in a browser: they state a policy of their
+# own (`http.console`).
+CONSOLE_HEAD = b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: same-origin\r\n"
+
+
+class Audience(IntEnum):
+    """Which pages may read an answer: those of any origin, or those of the node's own. The console
+    is read by none, and is a page itself."""
+
+    ANYONE = 0
+    OWN_PAGES = 1
+    CONSOLE = 2
+
+
+# The headers that adapters add to an answer, by its audience.
+SHARED_HEADS = {
+    Audience.ANYONE: COMMON_HEAD,
+    Audience.OWN_PAGES: PRIVATE_HEAD,
+    Audience.CONSOLE: CONSOLE_HEAD,
+}
 
 
 class Request:
@@ -105,8 +126,8 @@ class Response:
 
     `head` holds header lines in wire form (``b"Name: value\\r\\n"`` each) because building
     pairs only to join them again costs the hot path a tenth of its time. The adapter adds
-    Content-Length (never for 204 and 304) and `COMMON_HEAD`, or `PRIVATE_HEAD` if the response is
-    `private`; for HEAD requests it leaves the body out. `close` asks the adapter to end the
+    Content-Length (never for 204 and 304) and the headers that `SHARED_HEADS` has for its
+    `audience`; for HEAD requests it leaves the body out. `close` asks the adapter to end the
     connection afterwards.
 
     `shows` is the key of a stream on whose state alone this answer to a GET or HEAD depends,
@@ -114,7 +135,7 @@ class Response:
     changes. Empty if it depends on more, such as the clock.
     """
 
-    __slots__ = ("status", "head", "body", "close", "private", "shows")
+    __slots__ = ("status", "head", "body", "close", "audience", "shows")
 
     def __init__(
         self,
@@ -122,7 +143,7 @@ class Response:
         head: bytes = b"",
         body: Buffer | Sequence[Buffer] = b"",
         close: bool = False,
-        private: bool = False,
+        audience: Audience = Audience.ANYONE,
         shows: bytes = b"",
     ) -> None:
         assert not head or head.endswith(b"\r\n"), "a head is whole lines"
@@ -130,13 +151,13 @@ class Response:
         self.head = head
         self.body = body
         self.close = close
-        self.private = private
+        self.audience = audience
         self.shows = shows
 
     @property
     def shared_head(self) -> bytes:
         """What the adapter adds to `head`."""
-        return PRIVATE_HEAD if self.private else COMMON_HEAD
+        return SHARED_HEADS[self.audience]
 
 
 class Parked(Protocol):

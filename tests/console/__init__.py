@@ -1,0 +1,1 @@
+"""The console: what is served, its JavaScript, and its pages in Chromium against a real cluster."""
