@@ -131,9 +131,33 @@ def test_live_events_are_text(cluster: Cluster, unharmed: Console) -> None:
     assert_only_text(unharmed)
 
 
+def test_a_subscription_is_text(cluster: Cluster, unharmed: Console) -> None:
+    names = [f"hostile/{payload.replace('/', '|')}" for payload in PAYLOADS]
+    body = {
+        "type": "pull-wake",
+        "pattern": names[1],
+        "streams": names,
+        "wake_stream": f"wakes/{PAYLOADS[0].replace('/', '|')}",
+        "description": PAYLOADS[0],
+    }
+    at = f"{cluster.url}/v1/stream/__ds/subscriptions/hostile"
+    httpx.put(at, headers=WITH_ROOT, json=body, timeout=20).raise_for_status()
+    claim = {"worker": PAYLOADS[1]}
+    httpx.post(f"{at}/test", headers=WITH_ROOT, json={}, timeout=20).raise_for_status()
+    httpx.post(f"{at}/claim", headers=WITH_ROOT, json=claim, timeout=20).raise_for_status()
+    unharmed.go("subscriptions")
+    unharmed.sees("td code", names[1])
+    assert_only_text(unharmed)
+    unharmed.go("subscription", "hostile")
+    unharmed.sees("dd", PAYLOADS[0])
+    unharmed.sees("dd", PAYLOADS[1])
+    unharmed.sees("td a", names[2])
+    assert_only_text(unharmed)
+
+
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_an_address_is_text(unharmed: Console, payload: str) -> None:
-    for page in ("stream", "bucket", "buckets", "operation", payload):
+    for page in ("stream", "bucket", "buckets", "operation", "subscription", payload):
         unharmed.go(
             page, payload, payload, prefix=payload, offset=payload, form=payload, view=payload
         )

@@ -39,6 +39,8 @@ PAGES = [
     Shown("hex", ("stream", "agents", "run-1"), ".records pre", {"form": "hex"}),
     Shown("live", ("stream", "agents", "run-1"), "[role=status] .good", {"view": "tail"}),
     Shown("tables", ("stream", "agents", "run-1"), "td", {"view": "tables"}),
+    Shown("subscriptions", ("subscriptions",), "td a"),
+    Shown("subscription", ("subscription", "auditors"), "td a"),
     Shown("tokens", ("tokens",), "td"),
     Shown("limits", ("limits",), "td"),
     Shown("cold", ("cold",), "td"),
@@ -66,6 +68,17 @@ def furnished(cluster: Cluster, console: Console) -> Console:
             stream.create("application/json")
             stream.append_json(*messages)
         client.stream("chats/general").create("text/plain")
+        client.stream("wakes/auditors").create("application/json")
+    subscription = {
+        "type": "pull-wake",
+        "wake_stream": "wakes/auditors",
+        "streams": ["agents/run-1", "agents/run-2", "chats/general"],
+        "description": "checks what agents did",
+    }
+    at = "/v1/stream/__ds/subscriptions/auditors"
+    httpx.put(cluster.url + at, headers=WITH_ROOT, json=subscription).raise_for_status()
+    with cluster.client() as client:
+        client.stream("agents/run-1").append_json(messages[0])
     cluster.token("reader", "read:agents/*", "list:agents/*")
     url, limits = cluster.url, {"requests_per_s": 1000, "max_streams": 100_000}
     httpx.put(f"{url}/cluster/limits/buckets/agents", headers=WITH_ROOT, json=limits)
@@ -104,7 +117,12 @@ def test_a_page_is_accessible_and_fits(
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(
     ("page", "button"),
-    [("tokens", "Create a token"), ("limits", "Set limits"), ("operations", "Begin one")],
+    [
+        ("subscriptions", "Create a subscription"),
+        ("tokens", "Create a token"),
+        ("limits", "Set limits"),
+        ("operations", "Begin one"),
+    ],
 )
 def test_a_dialog_is_accessible(furnished: Console, page: str, button: str, theme: str) -> None:
     furnished.page.prefer("prefers-color-scheme", theme)

@@ -75,15 +75,17 @@ def test_its_scopes_permit_what_the_servers_do() -> None:
 def test_addresses_are_read_as_they_were_written() -> None:
     parts = ["a b", "100%", "x/y?z#", "ü", ".", "<img src=x>", ""]
     found = run(f"""
-        import {{ addressOf, parseAddress, partsOf, streamPath }} from "./address.js"
+        import {{ addressOf, parseAddress, partsOf, partsOfPlain, streamPath }} from "./address.js"
         const parts = {json.dumps(parts)}
         const address = parseAddress(addressOf("stream", parts, {{ prefix: "a&b=c" }}))
         console.log(JSON.stringify([
           address.page, address.parts, address.options.get("prefix"),
           partsOf("/" + streamPath(parts)), parseAddress("#/x/%zz").parts,
+          partsOf("/v1/stream/100%25"), partsOfPlain("100%25"), partsOfPlain("a/b/c"),
         ]))
     """)
-    assert found == ["stream", parts, "a&b=c", parts, ["%zz"]]
+    read = ["stream", parts, "a&b=c", parts, ["%zz"]]
+    assert found == [*read, ["_default", "100%"], ["_default", "100%25"], ["a", "b", "c"]]
 
 
 def test_records_are_found_in_an_answer_with_lengths() -> None:

@@ -30,9 +30,16 @@ export function streamPath(parts) {
   return `v1/stream/${parts.map((part) => (part === "." ? "%2E" : encodeURIComponent(part))).join("/")}`
 }
 
-/** The segments of a stream, from the `path` of a listing. @param {string} path */
+/** The bucket and segments of a stream, from the `path` of a listing. @param {string} path */
 export function partsOf(path) {
-  return path.replace(/^\/v1\/stream\//, "").split("/").map(decoded)
+  const parts = path.replace(/^\/v1\/stream\//, "").split("/").map(decoded)
+  return parts.length === 1 ? ["_default", ...parts] : parts
+}
+
+/** The same, from a path that has no escapes, as subscriptions name streams. @param {string} path */
+export function partsOfPlain(path) {
+  const parts = path.split("/")
+  return parts.length === 1 ? ["_default", ...parts] : parts
 }
 
 /** @param {string} text */

@@ -60,6 +60,11 @@ export function may(verb, target) {
   return permits(session().scopes, verb, target)
 }
 
+/** Whether there is any target of which that is permitted. @param {string} verb */
+export function mayAnywhere(verb) {
+  return session().scopes?.some((scope) => scope.startsWith(`${verb}:`)) ?? true
+}
+
 /** Use a token from now on. Throws `ApiError` if it is not valid. @param {string | null} given @param {boolean} keep */
 export async function signIn(given, keep) {
   const before = token

@@ -5,7 +5,7 @@ import { Form } from "./dialogs.js"
 import { count, size, time } from "./format.js"
 import { usePoll } from "./polling.js"
 import { html, useState } from "./preact-htm.js"
-import { Badge, Empty, Facts, Failure, FirstSteps, Table } from "./views.js"
+import { Badge, Empty, Facts, Failure, FirstSteps, Pages, Table } from "./views.js"
 
 const PER_PAGE = 200
 
@@ -157,13 +157,4 @@ function Search({ options, page, parts, label }) {
     <label>${label} <input name="prefix" defaultValue=${options.get("prefix") ?? ""} autocomplete="off" /></label>
     <button>Search</button>
   </form>`
-}
-
-/** @param {{data: any, options: URLSearchParams, page: string, parts: string[]}} given */
-function Pages({ data, options, page, parts }) {
-  const prefix = options.get("prefix")
-  return html`<nav class="pages" aria-label="Pages of the listing">
-    ${options.get("after") && html`<a href=${addressOf(page, parts, { prefix })}>First page</a>`}
-    ${data.has_more && html`<a href=${addressOf(page, parts, { prefix, after: data.next_cursor })}>Next page</a>`}
-  </nav>`
 }

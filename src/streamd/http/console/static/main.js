@@ -1,6 +1,6 @@
 // The frame of the console: who is signed in, the navigation, and the page for the address.
 import { addressOf, parseAddress } from "./address.js"
-import { ApiError, hasToken, isReached, may, news, operate, resume, session, signOut } from "./api.js"
+import { ApiError, hasToken, isReached, may, mayAnywhere, news, operate, resume, session, signOut } from "./api.js"
 import { Audit } from "./audit.js"
 import { Bucket, Buckets } from "./buckets.js"
 import { Cold } from "./cold.js"
@@ -12,6 +12,8 @@ import { asError } from "./polling.js"
 import { html, render, useEffect, useErrorBoundary, useState } from "./preact-htm.js"
 import { SignIn } from "./signin.js"
 import { StreamPage } from "./stream.js"
+import { SubscriptionPage } from "./subscription.js"
+import { Subscriptions } from "./subscriptions.js"
 import { Tokens, mayAdminister } from "./tokens.js"
 import { Failure } from "./views.js"
 
@@ -24,6 +26,8 @@ const PAGES = {
   buckets: { title: "Streams", view: Buckets },
   bucket: { of: "buckets", view: Bucket },
   stream: { of: "buckets", view: StreamPage },
+  subscriptions: { title: "Subscriptions", view: Subscriptions, isOffered: () => mayAnywhere("subscribe") },
+  subscription: { of: "subscriptions", view: SubscriptionPage },
   tokens: { title: "Tokens", view: Tokens, isOffered: () => mayAdminister() },
   limits: { title: "Limits", view: Limits, isOffered: () => may("operate", "cluster/limits") },
   cold: { title: "Cold store", view: Cold, isOffered: () => may("operate", "cluster/cold") },

@@ -72,7 +72,7 @@ function Question({ act, token, onClose, onDone }) {
     return html`<${Form} ...${common} title="Create a token" button="Create" act=${create} fields=${[
       { name: "name", label: "Name", required: true, hint: "A-Z a-z 0-9 . _ @ -" },
       { name: "scopes", label: "Scopes, one a line", kind: "area", required: true, value: "read:agents/*",
-        hint: "VERB:PATTERN, such as append:agents/run-*; verbs are read append create close delete fork snapshot list admin operate" },
+        hint: "VERB:PATTERN, such as append:agents/run-*; verbs are read append create close delete fork snapshot subscribe list admin operate" },
       { name: "expires", label: "Ends after so many seconds", kind: "number", hint: "none: never" },
     ]} />`
   }

@@ -1,4 +1,5 @@
 // Pieces that several pages show.
+import { addressOf } from "./address.js"
 import { streamsBase } from "./api.js"
 import { html, useState } from "./preact-htm.js"
 
@@ -113,4 +114,13 @@ export function Facts({ of }) {
   return html`<dl class="facts">
     ${told.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}
   </dl>`
+}
+
+/** Links to other parts of a listing. @param {{data: any, options: URLSearchParams, page: string, parts: string[]}} given */
+export function Pages({ data, options, page, parts }) {
+  const prefix = options.get("prefix")
+  return html`<nav class="pages" aria-label="Pages of the listing">
+    ${options.get("after") && html`<a href=${addressOf(page, parts, { prefix })}>First page</a>`}
+    ${data.has_more && html`<a href=${addressOf(page, parts, { prefix, after: data.next_cursor })}>Next page</a>`}
+  </nav>`
 }
