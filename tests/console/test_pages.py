@@ -111,6 +111,38 @@ def test_a_live_tail_is_paused_and_filtered(cluster: Cluster, console: Console) 
         console.page.wait(".records pre", ["apple"])
 
 
+# Notes each request, and whether it sends a token.
+WATCH = """
+    window.requests = []
+    const before = window.fetch
+    window.fetch = (url, sending) => {
+        window.requests.push([String(url), sending.headers.has("Authorization")])
+        return before(url, sending)
+    }
+"""
+
+
+def test_a_live_tail_is_read_by_a_signed_url_until_the_token_ends(
+    cluster: Cluster, console: Console
+) -> None:
+    with cluster.client() as client:
+        client.stream("lives/signed").create("text/plain")
+        token = cluster.token("follower", "read:lives/*", "list:lives/*")
+        console.open(token)
+        console.page.evaluate(WATCH)
+        console.go("stream", "lives", "signed", view="tail")
+        console.sees("[role=status]", "live")
+        client.stream("lives/signed").append("apple")
+        console.page.wait(".records pre", ["apple"])
+    requests = console.page.evaluate("window.requests")
+    assert not [url for url, _ in requests if token in url]
+    assert [with_token for url, with_token in requests if "live=sse" in url] == [False]
+    assert [url for url, _ in requests if "live=sse" in url and "&signed=1." in url]
+    httpx.delete(f"{cluster.url}/auth/tokens/{token[3:19]}", headers=WITH_ROOT).raise_for_status()
+    console.sees("main", "You are signed out")
+    console.open()
+
+
 def test_a_state_stream_is_shown_as_tables(cluster: Cluster, console: Console) -> None:
     with cluster.client() as client:
         stream = client.stream("state/users")

@@ -20,10 +20,14 @@ import { permits } from "./scopes.js"
  * @property {BodyInit | null} [body]
  * @property {AbortSignal | null} [signal] ends the request
  * @property {boolean} [live] the answer may take for ever
+ * @property {string | null} [signed] permits the request in place of the token
  */
 
 const KEPT = "streamd.token"
 const TIMEOUT_MS = 20_000
+// For how long a signature permits reading, and how long before its end another one is asked for.
+const SIGNED_S = 900
+const SPARE_MS = 60_000
 // Where the API is: the console may be served below a path of a proxy.
 const BASE = new URL(".", location.href.split("#")[0] ?? "")
 
@@ -115,16 +119,53 @@ export function ask(path, sending = {}) {
   return send(new URL(path, streamsBase()), sending)
 }
 
+/**
+ * What permits reading a stream in the token's place, for a while; null if nothing is to be permitted or the
+ * token cannot sign (root tokens and JWTs). @param {string} path @param {AbortSignal} signal
+ */
+async function signature(path, signal) {
+  if (token === null) return null
+  // By its path, it is signed for the host that the server is asked by, whatever a proxy makes of the URL.
+  const url = `${known?.streams_url ?? ""}/${path}`
+  try {
+    const { signed, expires_at_ms } = await operate("auth/sign", { method: "POST", body: { url, expires_in_s: SIGNED_S }, signal })
+    return { signed, untilMs: expires_at_ms - SPARE_MS }
+  } catch (error) {
+    if (error instanceof ApiError && error.code === "CANNOT_SIGN") return null
+    throw error
+  }
+}
+
+/** A function that asks for a stream live. @param {string} path @param {AbortSignal} signal */
+export function liveReader(path, signal) {
+  /** @type {{signed: string, untilMs: number} | null} */
+  let present = null
+  /** @param {URLSearchParams} query @returns {Promise<Response>} */
+  return async function read(query) {
+    const isOld = present !== null && present.untilMs > Date.now()
+    if (!isOld) present = await signature(path, signal)
+    try {
+      return await ask(`${path}?${query}`, { signal, live: true, signed: present?.signed ?? null })
+    } catch (error) {
+      // The token was rotated, or is no longer valid: another signature tells.
+      if (!isOld || !(error instanceof ApiError && error.code === "INVALID_SIGNED_URL")) throw error
+      present = null
+      return read(query)
+    }
+  }
+}
+
 /** Where streams are served, with a slash at the end. */
 export function streamsBase() {
   return known?.streams_url ? new URL(`${known.streams_url}/`) : BASE
 }
 
 /** @param {URL} url @param {Sending} sending */
-async function send(url, { method = "GET", headers = {}, body = null, signal = null, live = false }) {
+async function send(url, { method = "GET", headers = {}, body = null, signal = null, live = false, signed = null }) {
   const signals = [...(signal ? [signal] : []), ...(live ? [] : [AbortSignal.timeout(TIMEOUT_MS)])]
   const all = new Headers(headers)
-  if (token !== null) all.set("Authorization", `Bearer ${token}`)
+  if (signed !== null) url.searchParams.set("signed", signed)
+  else if (token !== null) all.set("Authorization", `Bearer ${token}`)
   let answer
   try {
     answer = await fetch(url, {

@@ -1,6 +1,6 @@
-// Follows a stream: server-sent events, read by `fetch` because that can send a token in a header and
-// tells why a request is refused, as EventSource cannot (docs/decisions/041).
-import { ApiError, ask } from "./api.js"
+// Follows a stream: server-sent events, read by `fetch` because that tells why a request is refused, as
+// EventSource cannot (docs/decisions/041).
+import { ApiError, liveReader } from "./api.js"
 
 const PAUSE_MS = 1000
 
@@ -16,10 +16,11 @@ const PAUSE_MS = 1000
 export async function follow(path, offset, { signal, arrived, state }) {
   let at = offset
   let cursor = ""
+  const read = liveReader(path, signal)
   while (!signal.aborted) {
     try {
       const query = new URLSearchParams({ offset: at, live: "sse", ...(cursor ? { cursor } : {}) })
-      const answer = await ask(`${path}?${query}`, { signal, live: true })
+      const answer = await read(query)
       state("live")
       const isCoded = answer.headers.get("Stream-SSE-Data-Encoding") === "base64"
       /** @type {string[]} */
