@@ -22,6 +22,7 @@ from tests.support.server_process import ServerProcess
 pytestmark = pytest.mark.long
 
 MANY_RECORDS = 10_000
+FIRST_MS = 1795762800000  # 2026-11-27 07:00 UTC
 # A million takes a minute to make; docs/console.md says what their pages cost.
 MANY_STREAMS = 100_000
 WRITERS = 2_000
@@ -33,11 +34,14 @@ def test_a_stream_of_many_records_is_read_in_pages(cluster: Cluster, console: Co
     with cluster.client() as client:
         stream = client.stream("sizes/many")
         stream.create("application/json")
-        stream.append_json(*({"number": number} for number in range(MANY_RECORDS)))
+        stream.append_json(
+            *({"number": number, "ts": FIRST_MS + 1000 * number} for number in range(MANY_RECORDS))
+        )
     console.go("stream", "sizes", "many")
     console.page.until("document.querySelectorAll('.records > li').length === 100")
     numbers = (
-        "[...document.querySelectorAll('.records .json-number')].map((each) => each.textContent)"
+        "[...document.querySelectorAll('.records li li:first-child .json-number')]"
+        ".map((each) => each.textContent)"
     )
     assert console.page.evaluate(numbers) == [str(number) for number in range(100)]
     console.page.click("main ::-p-text(Later)")
@@ -48,6 +52,11 @@ def test_a_stream_of_many_records_is_read_in_pages(cluster: Cluster, console: Co
     console.sees(".records > li:last-child .json-number", "9899")
     console.page.enter("[name=place]", "5000")
     console.sees(".records > li:first-child .json-number", "5000")
+    console.go("stream", "sizes", "many")
+    console.sees(".records > li:first-child time", "2026-11-27 07:00:00Z")
+    console.page.enter("[name=place]", "2026-11-27 08:00")
+    console.sees(".records > li:first-child .json-number", "3600")
+    console.sees(".records > li:first-child time", "2026-11-27 08:00:00Z")
 
 
 def test_a_large_record_is_shown_in_part_and_then_whole(cluster: Cluster, console: Console) -> None:

@@ -106,6 +106,29 @@ def test_records_are_found_in_an_answer_with_lengths() -> None:
     ]
 
 
+def test_times_are_those_that_messages_say() -> None:
+    messages = [
+        {"time": "2026-11-27T07:00:00Z"}, {"ts": 1795762800000}, {"timestamp": 1795762800},
+        {"headers": {"timestamp": "2026-11-27T08:00:00.000+01:00"}}, {"time": "noon", "ts": None},
+        [], None, 7, "2026-11-27",
+    ]  # fmt: skip
+    typed = ["2026-11-27 07:00", "2026-11-27", "2026-13-27 07:00", "2026", "0001_0002"]
+    found = run(f"""
+        const {{ parseTime, timeOf }} = await import("./records.js")
+        const bytes = (message) => new TextEncoder().encode(JSON.stringify(message))
+        const messages = {json.dumps(messages)}
+        console.log(JSON.stringify([
+          messages.map((message) => timeOf(bytes(message))),
+          {json.dumps(typed)}.map(parseTime),
+        ]))
+    """)
+    at = 1795762800000
+    assert found == [
+        [at, at, at, at, None, None, None, None, None],
+        [at, at - 7 * 3_600_000, None, None, None],
+    ]
+
+
 def test_events_are_read_wherever_they_are_cut() -> None:
     text = 'event: data\ndata:one\ndata: two\n\n: beat\n\nevent: control\ndata:{"a":"ü:"}\n\n'
     found = run(f"""

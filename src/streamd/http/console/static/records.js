@@ -1,5 +1,5 @@
 // A stream's records: reading them one by one, and showing their bytes.
-import { ask } from "./api.js"
+import { ApiError, ask } from "./api.js"
 
 /** @typedef {{number: number, offset: string, bytes: Uint8Array}} Entry */
 /** @typedef {{entries: Entry[], next: string, upToDate: boolean, contentType: string}} Part */
@@ -12,12 +12,13 @@ const ASKED_BYTES = 256 * 1024
 /**
  * Up to a page of records, from an offset or from a record's number.
  * @param {string} path @param {{offset?: string, record?: number}} from @param {AbortSignal} [signal]
+ * @param {number} [bytes] after which no further record is read
  * @returns {Promise<Part>}
  */
-export async function readRecords(path, { offset, record }, signal) {
+export async function readRecords(path, { offset, record }, signal, bytes = ASKED_BYTES) {
   /** @type {Record<string, string>} */
   const from = record === undefined ? { offset: offset ?? "-1" } : { record: String(record) }
-  const query = new URLSearchParams({ ...from, framing: "lengths", max_bytes: String(ASKED_BYTES) })
+  const query = new URLSearchParams({ ...from, framing: "lengths", max_bytes: String(bytes) })
   const answer = await ask(`${path}?${query}`, { signal: signal ?? null })
   const contentType = answer.headers.get("Stream-Content-Type") ?? ""
   const all = unframed(await answer.arrayBuffer(), answer.headers.get("Stream-First-Offset") ?? "", isJson(contentType))
@@ -29,6 +30,54 @@ export async function readRecords(path, { offset, record }, signal) {
     upToDate: following === undefined && answer.headers.get("Stream-Up-To-Date") === "true",
     contentType,
   }
+}
+
+/**
+ * The number of the first record whose time is not before another one; one past the last if there is none.
+ * The server keeps no time for a record: this looks at the times that messages say, in twenty requests for a
+ * million of them, and needs them to be in order. Throws `ApiError` if a message says none.
+ * @param {{path: string, next: string, snapshot: string | null}} of @param {number} ms @param {AbortSignal} signal
+ */
+export async function recordAt({ path, next, snapshot }, ms, signal) {
+  let low = parseOffset(snapshot ?? "")[0]
+  let high = parseOffset(next)[0]
+  while (low < high) {
+    const middle = Math.floor((low + high) / 2)
+    const { entries } = await readRecords(path, { record: middle }, signal, 1)
+    const found = entries[0] && timeOf(entries[0].bytes)
+    if (found === null || found === undefined) {
+      throw new ApiError(-1, "NO_TIME", `record ${middle} says no time: time, ts or timestamp, or headers.timestamp`)
+    }
+    if (found < ms) low = middle + 1
+    else high = middle
+  }
+  return low
+}
+
+// Numbers below are seconds, of which the year 5138 is the last; those above are milliseconds, after 1973.
+const LAST_SECOND = 1e11
+
+/** The time that a JSON message says, in ms since the epoch; null if it says none. @param {Uint8Array} bytes */
+export function timeOf(bytes) {
+  let message
+  try {
+    message = JSON.parse(asText(bytes))
+  } catch {
+    return null
+  }
+  for (const said of [message?.time, message?.ts, message?.timestamp, message?.headers?.timestamp]) {
+    const ms = typeof said === "number" ? (said < LAST_SECOND ? said * 1000 : said) : parseTime(said)
+    if (ms !== null && Number.isFinite(ms) && ms > 0) return ms
+  }
+  return null
+}
+
+/** A time as people write it, UTC unless it says another zone; null if it is none. @param {unknown} text */
+export function parseTime(text) {
+  const found = typeof text === "string" && /^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d(?:\.\d+)?)?)(Z|[+-]\d\d:\d\d)?)?$/.exec(text.trim())
+  if (!found) return null
+  const ms = Date.parse(`${found[1]}T${found[2] ?? "00:00"}${found[3] ?? "Z"}`)
+  return Number.isNaN(ms) ? null : ms
 }
 
 /**

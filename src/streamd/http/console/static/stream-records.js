@@ -1,9 +1,9 @@
 // The records of a stream, a page at a time, as text, JSON or hex.
 import { addressOf } from "./address.js"
-import { count, size } from "./format.js"
+import { count, size, time } from "./format.js"
 import { usePoll } from "./polling.js"
 import { html, useState } from "./preact-htm.js"
-import { PER_PAGE, SHOWN_BYTES, asHex, asText, isJson, isText, parseOffset, readRecords } from "./records.js"
+import { PER_PAGE, SHOWN_BYTES, asHex, asText, isJson, isText, parseOffset, parseTime, readRecords, recordAt, timeOf } from "./records.js"
 import { Empty, Failure, FirstSteps } from "./views.js"
 
 /** @typedef {import("./stream.js").About} About */
@@ -18,12 +18,12 @@ export function Records({ about, options }) {
   const record = number === null ? undefined : Number(number)
   const usual = isJson(about.contentType) ? "json" : isText(about.contentType) ? "text" : "hex"
   const form = options.get("form") ?? usual
-  const { data, error } = usePoll((signal) => readRecords(about.path, { offset, record }, signal), 0, [
-    about.next,
-    about.snapshot,
-    offset,
-    number,
-  ])
+  const when = options.get("time")
+  const load = async (/** @type {AbortSignal} */ signal) => {
+    const from = when === null ? record : await recordAt(about, parseTime(when) ?? NaN, signal)
+    return readRecords(about.path, { offset, record: from }, signal)
+  }
+  const { data, error } = usePoll(load, 0, [about.next, about.snapshot, offset, number, when])
   const to = (/** @type {Record<string, string | number | null>} */ more) =>
     addressOf("stream", about.parts, { form: form === usual ? null : form, ...more })
   const first = data?.entries[0]?.number ?? 0
@@ -32,7 +32,7 @@ export function Records({ about, options }) {
     <div class="toolbar">
       <${GoTo} to=${to} />
       <nav aria-label="Form of the records">
-        ${FORMS.map((one) => html`<a key=${one} href=${addressOf("stream", about.parts, { offset, record, form: one })}
+        ${FORMS.map((one) => html`<a key=${one} href=${addressOf("stream", about.parts, { offset, record, time: when, form: one })}
           aria-current=${one === form ? "true" : null}>${one}</a>`)}
       </nav>
     </div>
@@ -61,11 +61,14 @@ export function Records({ about, options }) {
 function GoTo({ to }) {
   const submit = (/** @type {SubmitEvent} */ event) => {
     event.preventDefault()
-    const given = String(new FormData(/** @type {HTMLFormElement} */ (event.currentTarget)).get("place")).trim()
-    location.hash = /^\d{1,15}$/.test(given) ? to({ record: given }) : to({ offset: given })
+    const form = /** @type {HTMLFormElement} */ (event.currentTarget)
+    const given = String(new FormData(form).get("place")).trim()
+    form.reset()
+    const place = parseTime(given) !== null ? "time" : /^\d{1,15}$/.test(given) ? "record" : "offset"
+    location.hash = to({ [place]: given })
   }
   return html`<form class="search" onSubmit=${submit}>
-    <label>Go to a record's number or an offset <input name="place" autocomplete="off" required /></label>
+    <label>Go to a record's number, an offset, or a time <input name="place" autocomplete="off" required /></label>
     <button>Go</button>
   </form>`
 }
@@ -73,9 +76,11 @@ function GoTo({ to }) {
 /** @param {{entry: Entry, form: string}} given */
 function Record({ entry, form }) {
   const { number, offset, bytes } = entry
+  const said = bytes.length <= SHOWN_BYTES ? timeOf(bytes) : null
   return html`<li>
     <header><a href=${`#${location.hash.slice(1).split("?")[0]}?record=${number}`}>${count(number)}</a>
-      <code>${offset}</code> <span>${size(bytes.length)}</span></header>
+      <code>${offset}</code> <span>${size(bytes.length)}</span>
+      ${said !== null && html`<time>${time(said)}</time>`}</header>
     <${Content} bytes=${bytes} form=${form} />
   </li>`
 }
