@@ -126,35 +126,40 @@ ENDED = replace(FIRST, version=2, state="done")
 ROW = b"w" + bytes(7) + b"\1"
 
 
-def operated(*records: Operation) -> Access:
+def operated(*records: Operation, last: str = "done") -> Access:
+    """All records but the `last` one, whose outcome that is, are taken."""
     access = Access()
-    for record in records:
-        assert access.apply(RecordOperation(record), 50) == "done"
+    outcomes = [access.apply(RecordOperation(record), 50) for record in records]
+    assert outcomes == ["done"] * (len(records) - 1) + [last]
     return access
 
 
 @pytest.mark.parametrize(
-    "stale",
+    ("refused", "outcome"),
     [
-        replace(FIRST, operation_id=2),
-        replace(FIRST, version=3),
-        replace(FIRST, version=2, why="x" * 501),
-        replace(FIRST, version=2, steps=()),
-        replace(FIRST, version=2, current=2),
-        replace(FIRST, version=2, arguments=Arguments(2, ("a",) * 17)),
-        replace(FIRST, version=2, arguments=Arguments(2, window_ms=600_001)),
-        replace(FIRST, version=2, steps=(StepRecord(Step("stop"), note="x" * 500),) * 64),
+        (replace(FIRST, operation_id=2), "operation-in-progress"),
+        (replace(FIRST, version=3), "stale"),
+        (replace(FIRST, version=2, why="x" * 501), "invalid"),
+        (replace(FIRST, version=2, steps=()), "invalid"),
+        (replace(FIRST, version=2, current=2), "invalid"),
+        (replace(FIRST, version=2, arguments=Arguments(2, ("a",) * 17)), "invalid"),
+        (replace(FIRST, version=2, arguments=Arguments(2, window_ms=600_001)), "invalid"),
+        (
+            replace(FIRST, version=2, steps=(StepRecord(Step("stop"), note="x" * 500),) * 64),
+            "invalid",
+        ),
     ],
 )
-def test_a_record_that_does_not_fit_or_follow_is_left_out(stale: Operation) -> None:
-    assert list(differences(operated(FIRST, stale), {ROW: FIRST})) == []
+def test_a_record_that_does_not_fit_or_follow_is_left_out(refused: Operation, outcome: str) -> None:
+    assert list(differences(operated(FIRST, refused, last=outcome), {ROW: FIRST})) == []
 
 
 def test_a_record_follows_the_version_before_it() -> None:
     assert list(differences(operated(FIRST, ENDED), {ROW: ENDED})) == []
     other = replace(FIRST, operation_id=2)
     both = {ROW: ENDED, ROW[:-1] + b"\2": other}
-    assert list(differences(operated(FIRST, ENDED, replace(ENDED, version=3), other), both)) == []
+    operated(FIRST, ENDED, replace(ENDED, version=3), last="stale")
+    assert list(differences(operated(FIRST, ENDED, other), both)) == []
     [found] = differences(operated(FIRST, ENDED), {ROW: FIRST})
     assert found == Difference(
         "operation_differs", "operation 1: version 2, state done", "version 1, state running"
