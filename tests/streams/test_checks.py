@@ -42,6 +42,7 @@ from streamd.streams.model import (
 from streamd.streams.offsets import Position
 from streamd.streams.subscription_commands import (
     AcknowledgeWake,
+    AddSubscriptionKey,
     BeginDelivery,
     ClaimWake,
     DeleteSubscription,
@@ -51,9 +52,11 @@ from streamd.streams.subscription_commands import (
     PutSubscription,
     ReleaseWake,
     UnlinkStream,
+    VerifyClaim,
     WakeSubscription,
 )
-from streamd.subscriptions.model import Ack, WakeStamp
+from streamd.subscriptions.keys import SubscriptionKey
+from streamd.subscriptions.model import Ack, FenceStamp, WakeStamp
 from tests.streams.driver import JSON, TEXT, key
 from tests.streams.subscribed import HOOK, PULL
 
@@ -72,6 +75,8 @@ LOG_KEY = LogKey(1, bytes(32), b"", bytes(64))
 CONDITION = IfMatch((Version(7, 2, 30, False),))
 
 STAMP = WakeStamp(7, 1, "w_1")
+FENCE = FenceStamp(7, 1, "w_" + "0" * 32, "worker", 1_000)
+SUBSCRIPTION_KEY = SubscriptionKey(1, bytes(32), bytes(64))
 PUT = PutSubscription("hook", HOOK)
 ACK = AcknowledgeWake("pull", STAMP, [Ack(KEY, 1, 6)], True)
 
@@ -112,6 +117,8 @@ RIGHT: list[Command] = [
     ClaimWake("pull", "worker"),
     ACK,
     ReleaseWake("pull", STAMP),
+    AddSubscriptionKey(SUBSCRIPTION_KEY),
+    VerifyClaim(FENCE),
 ]
 
 
@@ -190,6 +197,8 @@ def test_commands_that_the_api_proposes_pass_the_checks(command: Command) -> Non
         (replace(ACK, acks=[Ack(b"", 0, 0)]), "acks"),
         (replace(ACK, stamp=replace(STAMP, wake_id="x" * 257)), "stamp"),
         (ReleaseWake("", STAMP), "subscription_id"),
+        (AddSubscriptionKey(replace(SUBSCRIPTION_KEY, public_key=b"short")), "key"),
+        (VerifyClaim(replace(FENCE, wake_id="x" * 257)), "stamp"),
         (BeginDelivery(7, "w_1", 1), "type"),
         (EndDelivery(7, "w_1", 1, True), "type"),
         (EndLeases([7]), "type"),

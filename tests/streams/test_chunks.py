@@ -89,6 +89,21 @@ def test_only_whole_records_are_read(
     assert read(chunk, BASE, max_bytes) == (data, end)
 
 
+@pytest.mark.parametrize("fits", [1, 1023, 1024, 1025, 2047, 2048, 2999])
+def test_many_small_records_are_read_as_far_as_they_fit(fits: int) -> None:
+    chunk = opened([[2] * 3000])
+    data, end = read(chunk, BASE, 2 * fits + 1)
+    assert (len(data), end) == (2 * fits, Position(BASE.record + fits, BASE.byte + 2 * fits))
+
+
+def test_as_many_records_are_read_as_a_limit_inside_the_last_one_allows() -> None:
+    """The records before the limit fit, and what is left of the last one does not."""
+    chunk = opened([[2] * 1023 + [9]])
+    limit = Limit(BASE.record + 1024, BASE.byte + 2 * 1023 + 5)
+    data, end = read(chunk, BASE, 2 * 1023 + 4, limit)
+    assert (len(data), end) == (2 * 1023, Position(BASE.record + 1023, BASE.byte + 2 * 1023))
+
+
 def test_the_first_record_is_read_whatever_its_size(chunk: AnyChunk) -> None:
     assert read(chunk, Position(11, 1001), max_bytes=1) == (b"bcd", Position(12, 1004))
 

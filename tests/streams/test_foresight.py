@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 from hypothesis import event, given
@@ -290,6 +291,21 @@ def test_a_snapshot_whose_body_is_in_the_log_is_left_to_the_log() -> None:
     publish = PublishSnapshot(key("s"), tail, TEXT, 5, b"12345", upload_id, b"", finding)
     assert foreseen(driver, publish) is None
     assert driver.do(publish).result is Result.BUCKET_FULL
+
+
+def test_a_snapshot_with_the_finding_of_an_earlier_stream_is_left_to_the_log() -> None:
+    driver, at = Driver(), Position(1, 2)
+    driver.create(body=b"ab")
+    driver.append(b"c")
+    finding = driver.find_boundary(key("s"), at)
+    driver.delete()
+    driver.create(body=b"ab")
+    driver.append(b"c")
+    publish = PublishSnapshot(
+        key("s"), at, TEXT, 5, sha256(b"state").digest(), 0, b"state", finding
+    )
+    assert foreseen(driver, publish) is None
+    assert driver.do(publish).result is Result.STALE
 
 
 def test_no_other_command_is_foreseen() -> None:

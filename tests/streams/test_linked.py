@@ -20,6 +20,7 @@ from streamd.streams.subscription_commands import (
     WakeSubscription,
 )
 from streamd.subscriptions.model import Ack, SubscriptionConfig, WakeStamp
+from streamd.subscriptions.webhook_texts import NotifiedStream
 from tests.streams.driver import TEXT, key
 from tests.streams.subscribed import HOOK, PULL, Subscribed
 
@@ -71,6 +72,13 @@ def test_streams_are_shown_as_they_are(driver: Subscribed) -> None:
     assert old.tail.record == 1
     assert (new.acked.record, new.tail.record, new.has_pending) == (0, 1, True)
     assert (absent.link_type, absent.tail.record, absent.has_pending) == ("explicit", 0, False)
+    assert new.notified == NotifiedStream(
+        "b/new",
+        "glob",
+        "0000000000000000_0000000000000000",
+        "0000000000000001_0000000000000002",
+        True,
+    )
 
 
 def test_pending_streams_are_listed_by_themselves(driver: Subscribed) -> None:

@@ -96,6 +96,14 @@ def test_a_large_tail_is_sealed_as_it_grows() -> None:
         assert found.start_record <= record < found.end_record
 
 
+def test_appends_of_one_entry_are_sealed_as_they_grow() -> None:
+    tails, half = Tails(1 << 24), SEAL_BYTES // 2
+    tails.append(1, START, [(bytes([65 + n]) * half, [half]) for n in range(5)])
+    found = [tails.find(1, record) for record in range(5)]
+    assert [chunk and chunk.start_record for chunk in found] == [0, 0, 2, 2, 4]
+    assert tails.size == 5 * half
+
+
 def test_appends_during_a_flush_belong_to_the_next() -> None:
     tails = Tails(1 << 20)
     writer = Writer(tails)

@@ -291,6 +291,34 @@ def test_verifying_tells_the_lease_and_changes_nothing() -> None:
     assert reason(driver.do(VerifyClaim(fresh))) == "precheck"
 
 
+def test_a_write_under_a_deleted_subscription_is_refused_without_a_holder() -> None:
+    driver = fenced()
+    driver.make("late")
+    stamp = driver.claim()
+    driver.do(DeleteSubscription("sub"))
+    refused = driver.write(stamp, name="late")
+    assert (refused.result, reason(refused)) == (Result.WRITE_FENCED, "marker")
+    assert refused.wake is not None
+    assert (refused.wake.generation, refused.wake.holder) == (0, "")
+
+
+def test_a_fenced_stream_may_be_the_wake_stream_of_others() -> None:
+    """An event is an open write: the seal of the claim before it ends where that wrote last."""
+    driver = Fenced()
+    made = driver.do(Create(WAKES, Settings(JSON, write_fence=True), implicit_bucket=True))
+    assert made.result is Result.CREATED
+    driver.make("s")
+    driver.subscribe()
+    of_wakes = SubscriptionConfig("pull-wake", "", "", key("others"), LEASE_MS)
+    driver.do(PutSubscription("of-wakes", of_wakes, [WAKES]))
+    wake = driver.do(ClaimWake("of-wakes", "a")).wake
+    assert wake is not None
+    driver.do(ReleaseWake("of-wakes", wake_of(stamp_of(wake))))
+    driver.append(b"x", "s")
+    assert driver.stream("wakes").records == 1
+    assert driver.seal("wakes") == Seal(wake.number, wake.generation, 0, 0)
+
+
 def test_what_a_deleted_subscription_leaves_goes_with_its_last_stream() -> None:
     driver = fenced()
     driver.make("t")

@@ -11,6 +11,7 @@ from streamd.subscriptions.webhook_urls import (
     WebhookUrl,
     WebhookUrlRejected,
     check_address,
+    host_of,
     is_public,
     parse_network,
     parse_webhook_url,
@@ -156,3 +157,16 @@ def test_a_url_is_connected_at_the_checked_address_and_keeps_its_name(
     url = parsed(text)
     assert url.authority == authority
     assert url.at(ip_address(address)) == connected
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://Worker.Example:8443/a", "worker.example"),
+        ("http://127.0.0.1:8080/x", "127.0.0.1"),
+        ("https://[2606:4700::1111]/x", "[2606:4700::1111]"),
+        ("no URL", ""),
+    ],
+)
+def test_webhooks_of_one_host_share_its_places(url: str, host: str) -> None:
+    assert host_of(url) == host

@@ -8,7 +8,7 @@ of streams: an idle stream is only a few keys in the store.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -273,15 +273,9 @@ class State:
         match command:
             case EndLeases(numbers=numbers):
                 found = [records.get(number) for number in numbers]
-            case (
-                WakeSubscription(subscription_id=name)
-                | ClaimWake(subscription_id=name)
-                | AcknowledgeWake(subscription_id=name)
-                | ReleaseWake(subscription_id=name)
-            ):
-                found = [records.by_id(name)]
             case _:
-                return
+                assert isinstance(command, _OfOneWake), command
+                found = [records.by_id(command.subscription_id)]
         for one in found:
             if one is not None and one.config.wake_key and one.config.wake_key not in self.streams:
                 yield keys.STREAM + one.config.wake_key
@@ -385,7 +379,8 @@ def stream_keys(command: Command) -> list[bytes]:
 
 
 _WITH_OTHER_ROWS = frozenset((FlushCold, DropSlices, MoveSlices))
-_WITH_WAKES = frozenset((WakeSubscription, ClaimWake, AcknowledgeWake, ReleaseWake, EndLeases))
+_OfOneWake = WakeSubscription | ClaimWake | AcknowledgeWake | ReleaseWake
+_WITH_WAKES = frozenset((*get_args(_OfOneWake), EndLeases))
 
 
 def _other_rows(command: Command) -> Iterator[bytes]:

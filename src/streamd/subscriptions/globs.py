@@ -81,8 +81,8 @@ class _Node:
     __slots__ = ("any", "literals", "numbers", "one")
 
     def __init__(self) -> None:
-        # None instead of nothing: most places are the only one after theirs, and an empty set and an
-        # empty dictionary at each would be half of what a pattern takes.
+        # None where there is nothing: most places are the only one after theirs, and an empty set
+        # and an empty dictionary at each would be half of what a pattern takes.
         self.literals: dict[str, _Node] | None = None
         self.one: _Node | None = None
         # Reached by `**`: stays where it is for every further segment.
