@@ -23,6 +23,7 @@ import click
 import trio
 
 from bench.lines import Line, own_directory, report
+from bench.slow_receivers import delivering
 from streamd.app import App, Environment
 from streamd.config.settings import Config
 from streamd.group.stores import Stores
@@ -263,13 +264,14 @@ def memory(directory: Path) -> Iterator[Line]:
 
 @click.command()
 @click.option("--appends", default=1_000_000, show_default=True, help="To each of the two nodes.")
-@click.option("--only", type=click.Choice(["matching", "appending", "memory"]))
+@click.option("--only", type=click.Choice(["matching", "appending", "delivering", "memory"]))
 def main(appends: int, only: str | None) -> None:
     """Measure what subscriptions cost; the bar is 85 % of the rate without any."""
     with own_directory(_DATA_DIR, "subscriptions-", needs_wrk=False) as own:
         parts = {
             "matching": matching(),
             "appending": appending(own, appends),
+            "delivering": delivering(own),
             "memory": memory(own),
         }
         report(line for name, part in parts.items() if only in (None, name) for line in part)
