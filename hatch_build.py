@@ -2,11 +2,13 @@
 
 Without one the installation is complete as well: the module has a twin in Python
 (`streamd.http.sockets.batch_io`). An editable installation gets the extension beside its source,
-a wheel contains it.
+a wheel contains it. It keeps to the part of CPython's interface that is the same from 3.11 on, so
+one wheel serves all versions of a platform. Equal sources and compilers give equal bytes.
 """
 
 from __future__ import annotations
 
+import sysconfig
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -18,6 +20,8 @@ from setuptools.command.build_ext import build_ext
 
 NAME = "streamd.http.sockets._batch_io"
 SOURCE = "src/streamd/http/sockets/_batch_io.c"
+# Debugging information names the directory of the build.
+FLAGS = ["-std=c11", "-Wall", "-Wextra", "-g0"]
 
 
 class BuildHook(BuildHookInterface):
@@ -36,7 +40,8 @@ class BuildHook(BuildHookInterface):
         if built is not None and version != "editable":
             build_data["force_include"][str(built)] = str(built.relative_to(target))
             build_data["pure_python"] = False
-            build_data["infer_tag"] = True
+            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            build_data["tag"] = f"cp311-abi3-{platform}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what only the building needed."""
@@ -46,12 +51,13 @@ class BuildHook(BuildHookInterface):
 def _build(source: Path, target: Path, scratch: Path) -> Path | None:
     """Build the extension below `target`. None if that fails, as it does without a compiler."""
     extension = Extension(
-        NAME, [str(source)], optional=True, extra_compile_args=["-std=c11", "-Wall", "-Wextra"]
+        NAME, [str(source)], optional=True, extra_compile_args=FLAGS, py_limited_api=True
     )
     command = build_ext(Distribution({"name": "streamd", "ext_modules": [extension]}))
     command.build_lib, command.build_temp = str(target), str(scratch)
     command.ensure_finalized()
     built = Path(command.get_ext_fullpath(NAME))
-    built.unlink(missing_ok=True)  # An older one must not stay in use if this fails.
+    for older in built.parent.glob(f"{built.name.partition('.')[0]}.*.so"):
+        older.unlink()  # It must not stay in use if this fails, nor hide the new one.
     command.run()
     return built if built.exists() else None

@@ -5,6 +5,8 @@
  */
 
 #define PY_SSIZE_T_CLEAN
+/* Only what every Python from 3.11 on has, so that one wheel serves them all. */
+#define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
 #include <errno.h>
@@ -134,7 +136,7 @@ receive_ready(PyObject *module, PyObject *args)
         if (tuple == NULL) {
             Py_CLEAR(list);
         } else {
-            PyList_SET_ITEM(list, i, tuple);
+            PyList_SetItem(list, i, tuple);
         }
     }
 done:
@@ -148,6 +150,8 @@ done:
 typedef struct {
     int descriptor;
     PyObject *data;
+    char *bytes;
+    Py_ssize_t size;
     ssize_t taken;
 } Sending;
 
@@ -157,8 +161,8 @@ send_all(Sending *sendings, Py_ssize_t count)
     for (Py_ssize_t i = 0; i < count; i++) {
         Sending *one = &sendings[i];
         do {
-            one->taken = send(one->descriptor, PyBytes_AS_STRING(one->data),
-                              (size_t)PyBytes_GET_SIZE(one->data), MSG_DONTWAIT | MSG_NOSIGNAL);
+            one->taken = send(one->descriptor, one->bytes, (size_t)one->size,
+                              MSG_DONTWAIT | MSG_NOSIGNAL);
         } while (one->taken < 0 && errno == EINTR);
         if (one->taken < 0) {
             one->taken = 0;
@@ -172,8 +176,8 @@ static Py_ssize_t
 note_sendings(PyObject *descriptors, PyObject *pieces, Sending *sendings, Py_ssize_t count)
 {
     for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *data = PyList_GET_ITEM(pieces, i);
-        long descriptor = PyLong_AsLong(PyList_GET_ITEM(descriptors, i));
+        PyObject *number = PyList_GetItem(descriptors, i);
+        long descriptor = number == NULL ? -1 : PyLong_AsLong(number);
         if (descriptor == -1 && PyErr_Occurred()) {
             return i;
         }
@@ -181,11 +185,17 @@ note_sendings(PyObject *descriptors, PyObject *pieces, Sending *sendings, Py_ssi
             PyErr_SetString(PyExc_OverflowError, "a descriptor is an int");
             return i;
         }
+        PyObject *data = PyList_GetItem(pieces, i);
+        if (data == NULL) {
+            return i;
+        }
         if (!PyBytes_CheckExact(data)) {
             PyErr_SetString(PyExc_TypeError, "pieces are bytes");
             return i;
         }
-        sendings[i] = (Sending){(int)descriptor, Py_NewRef(data), 0};
+        sendings[i] = (Sending){
+            (int)descriptor, Py_NewRef(data), PyBytes_AsString(data), PyBytes_Size(data), 0,
+        };
     }
     return count;
 }
@@ -195,7 +205,7 @@ shortfalls(const Sending *sendings, Py_ssize_t count)
 {
     PyObject *list = PyList_New(0);
     for (Py_ssize_t i = 0; i < count && list != NULL; i++) {
-        if (sendings[i].taken == PyBytes_GET_SIZE(sendings[i].data)) {
+        if (sendings[i].taken == sendings[i].size) {
             continue;
         }
         PyObject *pair = Py_BuildValue("(nn)", i, (Py_ssize_t)sendings[i].taken);
@@ -214,8 +224,8 @@ send_each(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &descriptors, &PyList_Type, &pieces)) {
         return NULL;
     }
-    Py_ssize_t count = PyList_GET_SIZE(descriptors);
-    if (count != PyList_GET_SIZE(pieces)) {
+    Py_ssize_t count = PyList_Size(descriptors);
+    if (count != PyList_Size(pieces)) {
         PyErr_SetString(PyExc_ValueError, "a piece for each descriptor");
         return NULL;
     }
