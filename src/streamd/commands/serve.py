@@ -33,6 +33,7 @@ from streamd.process.event_loop import (
     seldom_collecting,
 )
 from streamd.process.privacy import close_to_others, is_open_to_others
+from streamd.process.service_manager import READY, STOPPING, keep_watchdog_quiet, notify
 from streamd.process.threads import in_thread
 
 # How long the log's thread waits at most for an event loop that is busy, each time that it comes
@@ -42,12 +43,13 @@ _SWITCH_INTERVAL_S = 0.001
 log = structlog.get_logger("streamd.server")
 
 
-def _print(text: str) -> None:
+def _announce(text: str) -> None:
     # At once: into a pipe Python would print it when the process ends.
     print(text, flush=True)
+    notify(READY)
 
 
-async def serve(config: Config, announce: Callable[[str], None] = _print) -> None:
+async def serve(config: Config, announce: Callable[[str], None] = _announce) -> None:
     """Serve until SIGTERM or SIGINT, then hand leadership over and drain. A second signal ends the
     process at once.
 
@@ -100,6 +102,7 @@ async def _serve_clients(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_on_time, app.metrics)
         nursery.start_soon(note_each_minute, app.metrics)
+        nursery.start_soon(keep_watchdog_quiet)
         if app.config.server.console:
             nursery.start_soon(note_history, app.metrics, wall_clock_ms)
         if app.config.server.workers == 1:
@@ -207,6 +210,7 @@ async def _drain_on_signal(app: App, drain: Callable[[], None]) -> None:
                     os._exit(128 + number)
                 is_stopping = True
                 log.info("draining", signal=signal.Signals(number).name)
+                notify(STOPPING)
                 nursery.start_soon(stop)
 
 
