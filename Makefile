@@ -10,6 +10,7 @@ READY := $(VENV)/.ready
 TEST_READY := $(READY)-test
 SPARK_READY := $(READY)-spark
 FUZZ_READY := $(READY)-fuzz
+RELEASE_READY := $(READY)-release
 COMPILED := $(VENV)/.compiled
 NODE_READY := tests/conformance/node_modules/.ready
 CLIENT_READY := tests/official_clients/node_modules/.ready
@@ -17,7 +18,7 @@ BROWSER_READY := tests/examples/node_modules/.ready examples/editor/node_modules
     tests/console/node_modules/.ready
 # What `make test-all` needs beyond the others. Without npm the tests that need it are skipped.
 WITH_NPM := $(shell command -v npm)
-ALL_READY := $(TEST_READY) $(SPARK_READY) $(COMPILED) \
+ALL_READY := $(TEST_READY) $(SPARK_READY) $(RELEASE_READY) $(COMPILED) \
   $(if $(WITH_NPM),$(NODE_READY) $(CLIENT_READY) $(BROWSER_READY))
 SIM_HEARTS := tests/raft/test_simulation.py tests/raft/test_planted_bugs.py
 ARGS ?=
@@ -27,6 +28,8 @@ PYTHON ?=
 # stall servers wait much of their time; not many more, because each collects all tests, and fewer
 # for the long tests, some of which measure time.
 WORKERS ?=
+# Where packages are built.
+DIST ?= dist
 MORE := 2
 # Tests of one file share their servers, so a file is seldom split: tests/support/scheduling.py.
 PYTEST = $(BIN)/python -m pytest --dist loadfile -n $(or $(WORKERS),$(shell expr $$(nproc) + $(MORE)))
@@ -53,7 +56,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 FUZZED := scopes authorization signed jwt head path header
 
 .PHONY: help serve cluster test test-all hearts test-pythons conformance jepsen cold tears fuzz audit
-.PHONY: audit-test sim verify fix bench bench-cluster clean
+.PHONY: audit-test sim verify fix bench bench-cluster wheels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -144,9 +147,13 @@ bench: $(TEST_READY) $(SPARK_READY) ## Measure beside other servers (needs wrk)
 bench-cluster: $(TEST_READY) ## Compare three nodes with one, and measure the cost of failures (needs wrk)
 	$(BIN)/python -m bench.cluster $(ARGS)
 
+wheels: $(RELEASE_READY) ## Build the wheels of the server and of the client, and the sources, into dist
+	$(BIN)/python -m build --no-isolation --outdir $(DIST) .
+	$(BIN)/python -m build --no-isolation --outdir $(DIST) --wheel packaging/client
+
 clean: ## Remove everything that was set up or built
 	rm -rf $(VENV) .venv-* tests/*/node_modules examples/*/node_modules bench/node/node_modules
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml requirements.lock hatch_build.py src/streamd/http/sockets/_batch_io.c
 	@python=$$(for p in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \

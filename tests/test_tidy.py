@@ -28,8 +28,8 @@ from tests.client import unasync
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "docs" / "glossary.md"
-PYTHON = ("src/streamd", "tests", "bench", "examples", "spark")
-PROSE = ("README.md", "CONTRIBUTING.md", "docs", "man", "config", "Makefile")
+PYTHON = ("src/streamd", "tests", "bench", "examples", "spark", "packaging")
+PROSE = ("README.md", "CONTRIBUTING.md", "docs", "man", "config", "packaging", "Makefile")
 
 MAX_FUNCTION_LINES = 70
 MAX_FILE_LINES = 500

@@ -14,4 +14,14 @@ A package imports only what is further in; tests/test_layering.py enforces it. d
 follows a write from the socket to the disk and back, and docs/glossary.md defines the terms.
 """
 
+from os.path import dirname as _dirname
+from os.path import exists as _exists
+
+if all(_exists(f"{_dirname(__file__)}/{name}") for name in ("client-only", "app.py")):
+    raise ImportError(
+        "durable-streamd and durable-streamd-client are both installed, and share files; the first "
+        "contains the second. Uninstall both, then install one: "
+        "pip uninstall durable-streamd durable-streamd-client"
+    )
+
 __version__ = "0.2.0.dev0"
