@@ -30,6 +30,7 @@ PYTHON ?=
 WORKERS ?=
 # Where packages are built.
 DIST ?= dist
+TREE ?= build/tree
 MORE := 2
 # Tests of one file share their servers, so a file is seldom split: tests/support/scheduling.py.
 PYTEST = $(BIN)/python -m pytest --dist loadfile -n $(or $(WORKERS),$(shell expr $$(nproc) + $(MORE)))
@@ -56,7 +57,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 FUZZED := scopes authorization signed jwt head path header
 
 .PHONY: help serve cluster test test-all hearts test-pythons conformance jepsen cold tears fuzz audit
-.PHONY: audit-test sim verify fix bench bench-cluster wheels clean
+.PHONY: audit-test sim verify fix bench bench-cluster wheels tree binary packages sbom release clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -148,12 +149,34 @@ bench-cluster: $(TEST_READY) ## Compare three nodes with one, and measure the co
 	$(BIN)/python -m bench.cluster $(ARGS)
 
 wheels: $(RELEASE_READY) ## Build the wheels of the server and of the client, and the sources, into dist
+	@rm -f $(DIST)/durable_streamd*
 	$(BIN)/python -m build --no-isolation --outdir $(DIST) .
 	$(BIN)/python -m build --no-isolation --outdir $(DIST) --wheel packaging/client
 
+tree: wheels
+	@rm -rf $(TREE)
+	$(BIN)/python packaging/tree.py $(DIST)/durable_streamd-*.whl $(TREE)
+
+binary: tree ## Build dist/streamd, a file that runs without a Python
+	$(BIN)/python packaging/binary.py $(TREE) $(DIST)/streamd
+
+packages: tree ## Build the packages for Debian and Red Hat, into dist
+	@rm -f $(DIST)/streamd[_-]*.deb $(DIST)/streamd[_-]*.rpm
+	$(BIN)/python packaging/packages.py $(TREE) $(DIST)
+
+sbom: tree ## Write what dist/streamd and the packages contain: dist/streamd.cdx.json
+	$(BIN)/python packaging/sbom.py $(TREE) $(DIST)/streamd.cdx.json
+
+release: $(RELEASE_READY) ## Build all of a release from its tagged commit, twice, and compare
+	$(BIN)/python packaging/release.py check
+	rm -rf $(DIST) build/again
+	$(MAKE) --no-print-directory binary packages sbom
+	$(MAKE) --no-print-directory binary packages sbom DIST=build/again/dist TREE=build/again/tree
+	$(BIN)/python packaging/release.py compare $(DIST) build/again/dist
+
 clean: ## Remove everything that was set up or built
 	rm -rf $(VENV) .venv-* tests/*/node_modules examples/*/node_modules bench/node/node_modules
-	rm -rf dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml requirements.lock hatch_build.py src/streamd/http/sockets/_batch_io.c
 	@python=$$(for p in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \

@@ -1,7 +1,9 @@
-"""What the tests of packages share: the wheels and the archive of the sources, built once."""
+"""What the tests of packages share: one build of everything."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,23 +15,42 @@ from tests.packaging.installed import ROOT, output
 from tests.support.tools import BUILDING, skip_without
 
 
-class Wheels(NamedTuple):
-    server: Path
-    client: Path
+class Built(NamedTuple):
+    wheel: Path
+    client_wheel: Path
     sources: Path
+    binary: Path
+    deb: Path
+    rpm: Path
+    bill: Path
+    tree: Path
 
 
-def build_wheels(directory: Path) -> Wheels:
-    """What `make wheels` builds. Skips the test where the extra `release` is not installed."""
+def build(directory: Path) -> Built:
+    """Build everything below a directory, or take what was built there. Skips the test where the
+    extra `release` is not installed."""
     if find_spec("build") is None:
         skip_without(BUILDING)
-    output("make", "wheels", f"DIST={directory}", f"VENV={sys.prefix}", cwd=ROOT)
-    built = {path.name.split("-")[0] + path.suffix: path for path in directory.iterdir()}
-    names = ("durable_streamd.whl", "durable_streamd_client.whl", "durable_streamd.gz")
-    assert built.keys() == set(names)
-    return Wheels(*(built[name] for name in names))
+    dist, tree = directory / "dist", directory / "tree"
+    if not (directory / "done").exists():
+        where = (f"DIST={dist}", f"TREE={tree}", f"VENV={sys.prefix}")
+        output("make", "binary", "packages", "sbom", *where, cwd=ROOT)
+        (directory / "done").touch()
+    kinds = ("durable_streamd-*.whl", "durable_streamd_client-*.whl", "*.gz", "streamd")
+    found = [list(dist.glob(kind)) for kind in (*kinds, "*.deb", "*.rpm", "*.json")]
+    assert [len(files) for files in found] == [1] * len(found)
+    wheel, client_wheel, sources, binary, deb, rpm, bill = (files[0] for files in found)
+    return Built(wheel, client_wheel, sources, binary, deb, rpm, bill, tree)
 
 
 @pytest.fixture(scope="package")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
-    return build_wheels(tmp_path_factory.mktemp("dist"))
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """One build for all processes of a run."""
+    directory = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        directory = directory.parent
+    directory /= "built"
+    directory.mkdir(exist_ok=True)
+    with open(directory / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return build(directory)

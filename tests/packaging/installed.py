@@ -80,20 +80,20 @@ class InstalledServer(ServerProcess):
 
     def __init__(
         self,
-        program: Path,
+        program: Sequence[str | Path],
         data_dir: Path,
         *,
         flags: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(data_dir, flags=flags)
-        self._program = program
+        self._program = list(map(str, program))
         self._variables = dict(variables or {})
 
     def start(self) -> None:
         self.process = tether.start(
-            [str(self._program), *self._arguments],
-            cwd=self.data_dir.parent,
+            [*self._program, *self._arguments],
+            cwd="/",
             env=environment(**self._variables),
             stdout=self._output,
             stderr=self._output,
