@@ -5,12 +5,8 @@ Run as a program it prepares the server ahead of the tests, because building tak
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -23,69 +19,28 @@ from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError
 
 from tests.support import tether
+from tests.support.go_programs import GoProgram, NotBuilt
 from tests.support.ports import unused_port
 from tests.support.processes import RunningProcess
-from tests.support.tools import MINIO, cache_directory, skip_without
+from tests.support.tools import MINIO, skip_without
 
-MODULE = "github.com/minio/minio"
 # The last state of the official repository; pinned as Go pins commits without a semantic version.
-VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
+_VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
+_PROGRAM = GoProgram("minio", "github.com/minio/minio", _VERSION)
 # Set where a run without MinIO must not pass.
 REQUIRED = "STREAMD_REQUIRE_MINIO"
 
-_BUILD_TIMEOUT_S = 3000
-_POLL_S = 0.02
-
-
-class NoMinio(Exception):
-    """There is no MinIO on this machine and none could be built; the message says why."""
-
 
 def find_minio(*, build: bool = True) -> Path:
-    """The server's executable, built if need be. Raises `NoMinio`."""
-    on_path = shutil.which("minio")
-    if on_path is not None:
-        return Path(on_path)
-    built = cache_directory() / f"minio-{VERSION}" / "minio"
-    if built.exists():
-        return built
-    if not build:
-        raise NoMinio("minio is neither on the PATH nor built")
-    built.parent.mkdir(parents=True, exist_ok=True)
-    with open(built.parent / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one build at a time; the others wait for it
-        if not built.exists():
-            _build(built)
-    return built
-
-
-def _build(target: Path) -> None:
-    go = shutil.which("go")
-    if go is None:
-        raise NoMinio("minio is not on the PATH, and without go it cannot be built")
-    with tempfile.TemporaryDirectory(dir=target.parent) as directory:
-        try:
-            subprocess.run(
-                ["nice", go, "install", "-trimpath", "-ldflags=-s -w", f"{MODULE}@{VERSION}"],
-                env={**os.environ, "GOBIN": directory},
-                check=True,
-                capture_output=True,
-                text=True,
-                timeout=_BUILD_TIMEOUT_S,
-            )
-        except subprocess.CalledProcessError as error:
-            last_lines = "\n".join(error.stderr.strip().splitlines()[-5:])
-            raise NoMinio(f"minio could not be built:\n{last_lines}") from error
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise NoMinio(f"minio could not be built: {error}") from error
-        os.rename(Path(directory) / "minio", target)
+    """The server's executable, built if need be. Raises `NotBuilt`."""
+    return _PROGRAM.find(build=build)
 
 
 def minio_or_skip() -> Path:
     """The server's executable; without one the test is skipped, or fails where it is required."""
     try:
         return find_minio()
-    except NoMinio as reason:
+    except NotBuilt as reason:
         _skip_or_fail(str(reason))
 
 
@@ -182,11 +137,11 @@ def main() -> None:
     try:
         find_minio(build=False)
         return
-    except NoMinio:
+    except NotBuilt:
         print("building minio for the tests, once; this takes some minutes", flush=True)
     try:
         find_minio()
-    except NoMinio as reason:
+    except NotBuilt as reason:
         if os.environ.get(REQUIRED):
             sys.exit(f"{REQUIRED} is set, but {reason}")
         print(f"THE TESTS AGAINST MINIO WILL BE SKIPPED: {reason}", file=sys.stderr)
