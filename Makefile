@@ -78,6 +78,7 @@ test: $(COMPILED) $(if $(WITH_NPM),$(NODE_READY)) ## Run all tests but the long 
 
 test-all: $(ALL_READY) ## Run all tests, with the branch coverage of the pure packages
 	@$(BIN)/python -m tests.support.minio
+	@$(BIN)/python -m tests.support.helm
 	@$(BIN)/python -m tests.support.prometheus
 	@$(LIST_SKIPPED) set -x; \
 	$(PYTEST) $(HEARTS) $(COVERAGE) $(ARGS) || status=1; \

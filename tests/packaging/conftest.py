@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.packaging.installed import ROOT, output
+from tests.support.minio import MinioServer, minio_or_skip
 from tests.support.tools import BUILDING, skip_without
 
 
@@ -54,3 +56,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     with open(directory / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return build(directory)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MinioServer]:
+    """An empty MinIO."""
+    with MinioServer(minio_or_skip(), tmp_path / "store" / "minio") as running:
+        yield running

@@ -85,16 +85,17 @@ class InstalledServer(ServerProcess):
         *,
         flags: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
+        port: int | None = None,
     ) -> None:
-        super().__init__(data_dir, flags=flags)
+        super().__init__(data_dir, flags=flags, port=port)
         self._program = list(map(str, program))
-        self._variables = dict(variables or {})
+        self.variables = dict(variables or {})
 
     def start(self) -> None:
         self.process = tether.start(
             [*self._program, *self._arguments],
             cwd="/",
-            env=environment(**self._variables),
+            env=environment(**self.variables),
             stdout=self._output,
             stderr=self._output,
         )

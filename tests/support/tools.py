@@ -26,6 +26,7 @@ ATTACHING = "strace, and the right to attach to a process, which root has"
 MOUNTING = "root, and the right to mount file systems"
 MINIO = "MinIO, or Go to build it"
 HISTORY = "git, and a clone with its history"
+HELM = "Helm, or Go to build it"
 BUILDING = "`build`, which `make test-all` installs"
 PROMETHEUS = "Prometheus with promtool, or apt-get and dpkg to fetch Debian's"
 _OLDEST_NODE = 20
