@@ -5,6 +5,7 @@ The server's wheel is built from the archive of the sources, so that this is com
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +60,19 @@ def server(
 def test_one_wheel_serves_every_python_of_a_platform(built: Built) -> None:
     assert "-cp311-abi3-linux_" in built.wheel.name
     assert built.client_wheel.name.endswith("-py3-none-any.whl")
+
+
+def test_wheels_are_configured_for_each_python_and_machine(built: Built) -> None:
+    """cibuildwheel refuses settings that it does not know; it builds in containers, which are not
+    here."""
+    program = Path(sys.executable).with_name("cibuildwheel")
+    said = output(program, "--print-build-identifiers", "--platform", "linux", cwd=ROOT)
+    assert set(said.split()) == {
+        f"cp{python}-{system}_{machine}"
+        for python in ("311", "312", "313", "314")
+        for system in ("manylinux", "musllinux")
+        for machine in ("x86_64", "aarch64")
+    }
 
 
 @needs_compiler
