@@ -12,6 +12,7 @@ import tarfile
 from io import BytesIO
 from pathlib import Path
 
+import streamd
 from streamd.group.log_formats import LOG_FORMAT
 from tests.support.tools import HISTORY, skip_without
 
@@ -19,11 +20,11 @@ _ROOT = Path(__file__).parents[2]
 
 
 def last_release() -> str:
-    """The commit of the newest release that the changelog dates: its tag, or else the commit that
-    dated it."""
+    """The commit of the newest release that the changelog dates, but for this one: its tag, or else
+    the commit that dated it."""
     changelog = (_ROOT / "CHANGELOG.md").read_text()
-    heading = re.search(r"^## \[(\d\S*)\] - \S+$", changelog, re.MULTILINE)
-    assert heading is not None
+    headings = re.finditer(r"^## \[(\d\S*)\] - \S+$", changelog, re.MULTILINE)
+    heading = next(each for each in headings if each[1] != streamd.__version__)
     tag = f"v{heading[1]}"
     if _git("tag", "--list", tag):
         return tag
