@@ -241,9 +241,8 @@ def fields_of(kind: msgspec.inspect.Type) -> Any:
 @pytest.mark.parametrize("letter", [letter for letter in ROWS if letter != b"d"])
 def test_rows_have_the_fields_that_the_server_writes(letter: bytes) -> None:
     """Those of values within values, too: an outcome is part of a session's row."""
-    decode = rows._SHAPES[letter[0]].decode
-    assert decode is not None
-    reads = decode._decode.__self__.type
+    decoder: Any = rows._SHAPES[letter[0]].decode
+    reads = decoder._decode.__self__.type
     written, read = (fields_of(msgspec.inspect.type_info(one)) for one in (ROWS[letter], reads))
     assert read == written
 
