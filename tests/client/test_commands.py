@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from streamd.protocol.problems import Problem
 from tests.client.running import Shell, heard
 from tests.support.ports import unused_port
 
@@ -327,6 +328,18 @@ def test_server_and_client_do_not_load_each_others_libraries(
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_completion_script_is_printed_for_each_shell(streamd: Shell, shell: str) -> None:
     assert b"_STREAMD_COMPLETE" in streamd("completion", shell)
+
+
+def test_an_error_is_explained_by_its_code_without_a_server(streamd: Shell) -> None:
+    assert streamd("explain", "stream_not_found").decode().splitlines() == [
+        f"STREAM_NOT_FOUND (404): {Problem.STREAM_NOT_FOUND.meaning}",
+        f"  {Problem.STREAM_NOT_FOUND.cure}",
+        "  docs/errors.md#STREAM_NOT_FOUND",
+    ]
+    both = streamd("explain", "INVALID_OFFSET").decode()
+    assert "(400)" in both
+    assert "docs/errors.md#INVALID_OFFSET_409" in both
+    assert "no error has the code 'NONE'" in streamd.fails(2, "explain", "NONE")
 
 
 def test_commands_and_options_are_completed(streamd: Shell) -> None:

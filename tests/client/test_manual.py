@@ -17,6 +17,8 @@ COMMANDS = (
     "create", "append", "read", "tail", "head", "close", "delete", "fork", "list", "prove",
     "snapshot publish", "snapshot read", "bootstrap",
 )  # fmt: skip
+# They ask no server.
+ALONE = ("completion", "explain")
 WITHOUT_JSON = ("delete", "prove", "snapshot publish", "snapshot read")
 OF_ALL = {"--url", "--cacert", "--cert", "--token-file", "--retry-for", "--json"}
 
@@ -50,7 +52,7 @@ def sections() -> Iterator[tuple[str, str]]:
 
 
 def test_each_command_has_a_section() -> None:
-    assert [name for name, _ in sections()] == [*COMMANDS, "completion"]
+    assert [name for name, _ in sections()] == [*COMMANDS, *ALONE]
     all_of_them = {
         f"{name} {inner}" if isinstance(found, click.Group) else name
         for name in main.list_commands(click.Context(main))
@@ -63,7 +65,7 @@ def test_each_command_has_a_section() -> None:
         "subscription", "verify",
     )  # fmt: skip
     server = {name for name in all_of_them if name.startswith(servers)}
-    assert all_of_them - server == {*COMMANDS, "completion"}
+    assert all_of_them - server == {*COMMANDS, *ALONE}
 
 
 @pytest.mark.parametrize("words", COMMANDS)

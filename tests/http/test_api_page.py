@@ -79,10 +79,10 @@ def test_the_page_has_every_path_and_method() -> None:
 
 
 def test_the_page_of_errors_matches_the_table_of_problems() -> None:
-    rows = [line for line in ERRORS_PAGE.splitlines() if line.startswith("| `")]
+    rows = [line for line in ERRORS_PAGE.splitlines() if line.startswith("| <a")]
     assert rows == [
-        f"| `{problem.code}` | {problem.status} | {problem.meaning} | {problem.cure} | "
-        f"{', '.join(f'`{name}`' for name in problem.headers)} |"
+        f'| <a id="{problem.name}"></a>`{problem.code}` | {problem.status} | {problem.meaning} | '
+        f"{problem.cure} | {', '.join(f'`{name}`' for name in problem.headers)} |"
         for problem in Problem
     ]
 

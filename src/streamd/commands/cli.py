@@ -31,6 +31,7 @@ _ELSEWHERE = {
     "debug": "streamd.commands.bundle:debug",
     "delete": "streamd.commands.managing:delete",
     "doctor": "streamd.commands.doctor.command:doctor",
+    "explain": "streamd.commands.explaining:explain",
     "fork": "streamd.commands.managing:fork",
     "head": "streamd.commands.managing:head",
     "keys": "streamd.commands.keys:keys",
