@@ -14,11 +14,12 @@ RELEASE_READY := $(READY)-release
 COMPILED := $(VENV)/.compiled
 NODE_READY := tests/conformance/node_modules/.ready
 CLIENT_READY := tests/official_clients/node_modules/.ready
+DOCS_READY := $(READY)-docs
 BROWSER_READY := tests/examples/node_modules/.ready examples/editor/node_modules/.ready \
     tests/console/node_modules/.ready
 # What `make test-all` needs beyond the others. Without npm the tests that need it are skipped.
 WITH_NPM := $(shell command -v npm)
-ALL_READY := $(TEST_READY) $(SPARK_READY) $(RELEASE_READY) $(COMPILED) \
+ALL_READY := $(TEST_READY) $(SPARK_READY) $(RELEASE_READY) $(DOCS_READY) $(COMPILED) \
   $(if $(WITH_NPM),$(NODE_READY) $(CLIENT_READY) $(BROWSER_READY))
 SIM_HEARTS := tests/raft/test_simulation.py tests/raft/test_planted_bugs.py
 ARGS ?=
@@ -57,7 +58,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 FUZZED := scopes authorization signed jwt head path header
 
 .PHONY: help serve cluster test test-all hearts test-pythons conformance jepsen cold tears fuzz audit
-.PHONY: audit-test sim verify fix bench bench-cluster wheels tree binary packages sbom release clean
+.PHONY: audit-test sim verify fix docs bench bench-cluster wheels tree binary packages sbom release clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -142,6 +143,11 @@ fix: $(TEST_READY) ## Generate the blocking client and the dashboards, and repai
 	$(BIN)/python -m tests.monitoring.dashboards
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The theme would print each time until when it is kept: CONTRIBUTING.md, "The documentation".
+docs: $(DOCS_READY) ## Build the documentation as a site in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "open build/site/index.html"
 
 bench: $(TEST_READY) $(SPARK_READY) ## Measure beside other servers (needs wrk)
 	$(BIN)/python -m bench $(ARGS)
