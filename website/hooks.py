@@ -18,13 +18,13 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 _BELOW = "repository/"
-# Links, and code, in which what looks like a link is none.
+# Links, and code, where what looks like a link is text.
 _LINK_OR_CODE = re.compile(
     r"^```.*?^```|``.+?``|`[^`\n]+`|(?<=\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))",
     re.MULTILINE | re.DOTALL,
 )
-# A second word after a fence tells tests what the bytes are.
-_HEX = re.compile(r"^```hex \w+$", re.MULTILINE)
+# A second word after a fence tells tests what the block is: the name of a file, or of bytes.
+_TITLED = re.compile(r"^```([a-z]+) (\S+)$", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -55,7 +55,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         uri = _uri(posixpath.normpath(posixpath.join(posixpath.dirname(source), target)))
         return posixpath.relpath(uri, posixpath.dirname(here) or ".") + (match["anchor"] or "")
 
-    return _HEX.sub("```text", _LINK_OR_CODE.sub(replace, markdown))
+    return _TITLED.sub(r'```\1 title="\2"', _LINK_OR_CODE.sub(replace, markdown))
 
 
 def _targets(source: str, text: str) -> Iterator[str]:

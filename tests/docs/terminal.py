@@ -17,7 +17,7 @@ from types import TracebackType
 
 from tests.docs.pages import Step
 
-_PATIENCE_S = 60.0
+_PATIENCE_S = 180.0  # Spark begins in ten, and in sixty on a busy machine.
 _POLL_S = 0.05
 _MARK = "-- status"
 # What a reader ends with Ctrl-C: it follows a stream.
@@ -74,10 +74,11 @@ class Terminal:
 
     def follow(self, step: Step) -> None:
         """Run a command, and compare its output with what the page shows."""
-        command = self._here(step.command)
-        if "streamd serve" in command:
-            self._serve(command)
+        if "streamd serve" in step.command:
+            self.start(step.command)
+            self._await_answer()
             return
+        command = self._here(step.command)
         follows = _FOLLOWS.search(command) is not None
         deadline = time.monotonic() + _PATIENCE_S
         while True:
@@ -95,14 +96,18 @@ class Terminal:
         if not step.lines:
             assert '{"error"' not in output, shown
 
+    def start(self, command: str) -> None:
+        """Start a server beside the shell, as in another terminal."""
+        command = self._here(command)
+        self._run(command.partition("#")[0].rstrip(" &") + " >> serve.log 2>&1 &")
+
     def _here(self, command: str) -> str:
         for text in sorted(self._replaced, key=len, reverse=True):
             command = command.replace(text, self._replaced[text])
         return re.sub(r"\bcurl\b", "curl -sS", command)
 
-    def _serve(self, command: str) -> None:
-        """Start a server beside the shell, as in another terminal, and wait until it answers."""
-        self._run(command.partition("#")[0].rstrip(" &") + " >> serve.log 2>&1 &")
+    def _await_answer(self) -> None:
+        """Wait until the server that the page starts answers."""
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline:
             with suppress(OSError), urllib.request.urlopen(f"{self.url}/healthz", timeout=1):

@@ -30,7 +30,7 @@ URL = "http://127.0.0.1:4437"
 
 # Pages whose commands run on a server that is there already; in the others they start it.
 ON_A_SERVER = ["docs/buckets.md", "docs/limits.md", "docs/snapshots-and-bootstrap.md"]
-ON_A_SERVER += ["README.md", "man/streamd-client.1"]
+ON_A_SERVER += ["docs/index.md", "README.md", "man/streamd-client.1"]
 WITHOUT_A_SERVER = ["docs/auth.md", "man/streamd.1"]
 
 # Blocks that run elsewhere: by page and language, the tests that run what they show.
@@ -39,6 +39,8 @@ ELSEWHERE = {
     ("docs/audit.md", "console"): "tests/spark/test_audit.py",
     ("docs/backup-and-restore.md", "console"): "tests/backup/test_commands.py",
     ("docs/formats.md", "hex"): "tests/spark/test_formats_page.py",
+    ("docs/moving.md", "console"): "tests/official_clients/test_moving.py",
+    ("docs/moving.md", "python"): "tests/official_clients/test_moving.py",
     ("docs/proofs.md", "python"): "tests/docs/test_commands.py",
     ("docs/python.md", "python"): "tests/client/test_documentation.py",
     ("docs/spark-cold-store.md", "python"): "tests/spark/test_sources.py",
@@ -47,6 +49,9 @@ ELSEWHERE = {
     ("docs/spark-streams.md", "python"): "tests/spark/test_worked_example.py",
     ("docs/spark-streams.md", "sql"): "tests/spark/test_catalog.py",
     ("docs/state.md", "python"): "tests/state_db/test_guide.py",
+    ("docs/tutorial.md", "console"): "tests/docs/test_tutorial.py",
+    ("docs/tutorial.md", "html"): "tests/docs/test_tutorial.py",
+    ("docs/tutorial.md", "python"): "tests/docs/test_tutorial.py",
     ("examples/README.md", "console"): "tests/examples/test_tokens.py",
     ("examples/agent/README.md", "console"): "tests/examples/test_agent.py",
     ("examples/chat/README.md", "console"): "tests/examples/test_chat.py",
@@ -69,7 +74,7 @@ NAMED_ONLY = ["CONTRIBUTING.md", "docs/benchmarks.md"]
 
 
 def is_named_only(command: str) -> bool:
-    return re.search(r"\bmake \w|-m bench\b|-m pytest", command) is not None
+    return re.search(r"\bmake [.\w]|-m bench\b|-m pytest", command) is not None
 
 
 def found_in(page: str, language: str) -> list[Block]:
@@ -98,12 +103,12 @@ def beside_a_server(directory: Path, **settings: str) -> Iterator[Terminal]:
 
 
 @contextmanager
-def before_a_server(directory: Path) -> Iterator[Terminal]:
-    """A shell on a machine where a page starts the server itself."""
+def before_a_server(directory: Path, others: Mapping[str, str] | None = None) -> Iterator[Terminal]:
+    """A shell on a machine where a page starts the server itself. `others` are replaced, too."""
     address = f"127.0.0.1:{unused_port()}"
     url = f"http://{address}"
     environment = {"STREAMD_URL": url, "STREAMD_SERVER_LISTEN": address}
-    replaced = {URL: url, "/var/lib/streamd": str(directory / "data")}
+    replaced = {URL: url, "/var/lib/streamd": str(directory / "data"), **(others or {})}
     with in_shell(directory, environment, replaced, url) as shell:
         yield shell
 
