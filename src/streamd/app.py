@@ -233,8 +233,11 @@ class App:
             application, server, kept_for_loopback=ADMIN_CONNECTIONS // 8, ends_idle=True
         )
         self._doors["admin"] = door
-        text = "Open connections to the operators' listener."
-        self.metrics.gauge("admin_connections", text, lambda: len(door.connections))
+        self.metrics.gauge(
+            "admin_connections",
+            "Open connections to the operators' listener.",
+            lambda: len(door.connections),
+        )
         return door
 
     def _door(self, application: Application, server: ServerConfig, **room: Any) -> FrontDoor:
@@ -329,8 +332,9 @@ class App:
     def _export(self) -> None:
         """Register the metrics of the node."""
         self.hub.export(self.metrics)
-        text = "Log lines suppressed by the rate limit."
-        self.metrics.gauge("log_suppressed", text, suppressed_lines)
+        self.metrics.gauge(
+            "log_suppressed", "Log lines suppressed by the rate limit.", suppressed_lines
+        )
         status.export(self.node, self.metrics)
         self.node.deliverer.export(self.metrics)
         cold_status.export(self.node, self.metrics)

@@ -15,6 +15,7 @@ from tests.monitoring.panels import DASHBOARDS, Dashboard
 from tests.monitoring.rules import FILES, rules
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
+from website.reference import registered
 
 _NAME = re.compile(r"\b(?:streamd|process)_\w+")
 _AFTER_BY = re.compile(r"(?:\bby \(|\bby \([^)]*, )(\w+)")
@@ -84,6 +85,12 @@ def test_each_panel_shows_what_a_node_exports(
         labels = set(_LEGEND.findall(query.legend)) | set(_AFTER_BY.findall(query.expression))
         known = set().union(*(exported[name] for name in names))
         assert labels - known <= _OF_THE_SCRAPE | _SELDOM, query
+
+
+def test_each_metric_of_a_node_is_on_the_page(exported: dict[str, set[str]]) -> None:
+    page = {metric.name for metric in registered()}
+    unknown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exported} - page
+    assert {name for name in unknown if name.startswith("streamd_")} == set()
 
 
 def test_each_rule_asks_for_what_a_node_exports(exported: dict[str, set[str]]) -> None:
