@@ -9,7 +9,7 @@ import { Operation, Operations } from "./operations.js"
 import { Overview } from "./overview.js"
 import { Help, Palette, useKeys } from "./palette.js"
 import { asError } from "./polling.js"
-import { html, render, useEffect, useErrorBoundary, useState } from "./preact-htm.js"
+import { html, render, useEffect, useErrorBoundary, useLayoutEffect, useState } from "./preact-htm.js"
 import { SignIn } from "./signin.js"
 import { StreamPage } from "./stream.js"
 import { SubscriptionPage } from "./subscription.js"
@@ -78,7 +78,8 @@ function Console() {
 function Frame() {
   const [address, setAddress] = useState(() => parseAddress(location.hash))
   const [dialog, setDialog] = useState("")
-  useEffect(() => {
+  // At once: the address may change as soon as the frame is seen.
+  useLayoutEffect(() => {
     const changed = () => {
       setAddress(parseAddress(location.hash))
       setDialog("")
