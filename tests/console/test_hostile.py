@@ -140,7 +140,8 @@ def test_a_subscription_is_text(cluster: Cluster, unharmed: Console) -> None:
         "wake_stream": f"wakes/{PAYLOADS[0].replace('/', '|')}",
         "description": PAYLOADS[0],
     }
-    at = f"{cluster.url}/v1/stream/__ds/subscriptions/hostile"
+    name = PAYLOADS[1]
+    at = f"{cluster.url}/v1/stream/__ds/subscriptions/{quote(name, safe='')}"
     httpx.put(at, headers=WITH_ROOT, json=body, timeout=20).raise_for_status()
     claim = {"worker": PAYLOADS[1]}
     httpx.post(f"{at}/test", headers=WITH_ROOT, json={}, timeout=20).raise_for_status()
@@ -148,11 +149,17 @@ def test_a_subscription_is_text(cluster: Cluster, unharmed: Console) -> None:
     unharmed.go("subscriptions")
     unharmed.sees("td code", names[1])
     assert_only_text(unharmed)
-    unharmed.go("subscription", "hostile")
+    unharmed.page.click("td a")
+    unharmed.sees("h1", name)
     unharmed.sees("dd", PAYLOADS[0])
     unharmed.sees("dd", PAYLOADS[1])
     unharmed.sees("td a", names[2])
     assert_only_text(unharmed)
+    unharmed.press("Delete")
+    unharmed.sees("dialog label b", name)
+    assert_only_text(unharmed)
+    unharmed.answer(name)
+    unharmed.page.until("location.hash === '#/subscriptions'")
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)

@@ -32,7 +32,7 @@ class Shown(NamedTuple):
 
 
 PAGES = [
-    Shown("overview", ("overview",), ".chart canvas"),
+    Shown("overview", ("overview",), ".scroll ~ * .chart canvas"),
     Shown("buckets", ("buckets",), "td a"),
     Shown("bucket", ("bucket", "agents"), "td a"),
     Shown("records", ("stream", "agents", "run-1"), ".records .json"),

@@ -109,7 +109,7 @@ function columns(unlink) {
     {
       title: "Why",
       show: (one) =>
-        one.link_type === "glob" ? "the pattern" : html`by name <button onClick=${() => unlink(one.path)} aria-label="Name ${one.path} no longer">Name it no longer</button>`,
+        one.link_type === "glob" ? "the pattern" : html`by name <button onClick=${() => unlink(one.path)} aria-label="Name it no longer: ${one.path}">Name it no longer</button>`,
       sort: (one) => one.link_type,
     },
   ]
