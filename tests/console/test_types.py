@@ -10,6 +10,7 @@ import pytest
 
 from streamd.auth.scopes import Scopes, Verb, parse_scope
 from streamd.http.console.files import STATIC
+from streamd.streams.limits import ABOUT
 from tests.support.tools import node_or_skip
 
 HERE = Path(__file__).parent
@@ -40,6 +41,15 @@ def test_its_types_are_right() -> None:
         text=True,
     )
     assert checked.returncode == 0, checked.stdout
+
+
+def test_its_form_has_all_limits() -> None:
+    """They are set all at once."""
+    found = run("""
+        const { LIMITS } = await import("./limits.js")
+        console.log(JSON.stringify(Object.keys(LIMITS)))
+    """)
+    assert set(found) == set(ABOUT)  # type: ignore[call-overload]
 
 
 def test_its_scopes_permit_what_the_servers_do() -> None:

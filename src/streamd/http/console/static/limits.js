@@ -8,7 +8,8 @@ import { Empty, Failure, Table } from "./views.js"
 
 /** @typedef {{kind: "buckets" | "identities", name: string, limits: Record<string, number>}} Row */
 
-const LIMITS = {
+// All that there are: what a form leaves out, setting it would clear.
+export const LIMITS = {
   requests_per_s: "Requests per second",
   bytes_in_per_s: "Bytes in per second",
   bytes_out_per_s: "Bytes out per second",
@@ -17,6 +18,7 @@ const LIMITS = {
   max_bytes: "Bytes in all (buckets)",
   max_streams: "Streams (buckets)",
   max_stream_bytes: "Bytes of a stream (buckets)",
+  max_subscriptions: "Subscriptions (identities)",
 }
 
 export function Limits() {
