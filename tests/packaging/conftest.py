@@ -28,7 +28,7 @@ class Built(NamedTuple):
     tree: Path
 
 
-def build(directory: Path) -> Built:
+def build(directory: Path, umask: str = "022") -> Built:
     """Build everything below a directory, or take what was built there. Skips the test where the
     extra `release` is not installed."""
     if find_spec("build") is None:
@@ -36,7 +36,8 @@ def build(directory: Path) -> Built:
     dist, tree = directory / "dist", directory / "tree"
     if not (directory / "done").exists():
         where = (f"DIST={dist}", f"TREE={tree}", f"VENV={sys.prefix}")
-        output("make", "binary", "packages", "sbom", *where, cwd=ROOT)
+        masked = "sh", "-c", 'umask $0; exec "$@"', umask
+        output(*masked, "make", "binary", "packages", "sbom", *where, cwd=ROOT)
         (directory / "done").touch()
     kinds = ("durable_streamd-*.whl", "durable_streamd_client-*.whl", "*.gz", "streamd")
     found = [list(dist.glob(kind)) for kind in (*kinds, "*.deb", "*.rpm", "*.json")]
