@@ -20,7 +20,6 @@ from typing import Any
 from packages import version_of
 
 _PRODUCT = "durable-streamd"
-_REPOSITORY = "https://pypi.org/project/durable-streamd/"
 
 
 def bill_of(tree: Path) -> dict[str, Any]:
@@ -31,13 +30,14 @@ def bill_of(tree: Path) -> dict[str, Any]:
     components = [_package(each) for each in sorted(found, key=lambda each: each.name.lower())]
     components.append(_part("application", "cpython", platform.python_version()))
     components += _libraries(tree)
-    product = _part("application", _PRODUCT, version, f"pkg:pypi/{_PRODUCT}@{version}")
+    url = f"pkg:pypi/{_PRODUCT}@{version}"
+    product = _part("application", _PRODUCT, version, url)
     product["licenses"] = [{"expression": "Apache-2.0"}]
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'{_REPOSITORY}{version}')}",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, url)}",
         "version": 1,
         "metadata": {"component": product},
         "components": components,
