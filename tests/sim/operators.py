@@ -42,7 +42,7 @@ class Operator:
             voters, learners = configuration.voters, configuration.learners
             if learners and self._random.random() < 0.8:
                 await self._promote(self._random.choice(learners), voters)
-            elif self._fewest_voters() > _MIN_VOTERS and self._random.random() < 0.6:
+            elif voters and self._fewest_voters() > _MIN_VOTERS and self._random.random() < 0.6:
                 await self._remove(self._random.choice(voters))
             elif self._random.random() < 0.5:
                 await self._add(configuration.members())
