@@ -46,7 +46,7 @@ def make_tree(wheel: Path, tree: Path) -> None:
     _compile(tree)
     for path in [tree, *tree.rglob("*")]:
         if not path.is_symlink():
-            # Whoever builds it may keep new files to themselves.
+            # With a strict umask, what was built here is readable by its owner alone.
             is_open = path.is_dir() or path.stat().st_mode & 0o100
             path.chmod(0o755 if is_open else 0o644)
         os.utime(path, (_TIME_S, _TIME_S), follow_symlinks=False)
