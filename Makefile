@@ -41,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The pure packages. Their tests are fast enough to run with the branches counted, except for the
 # Raft simulation, which takes five times as long then and covers nothing of its own.
 HEARTS := $(filter-out tests/raft/test_simulation.py,$(wildcard tests/raft/test_*.py)) \
-  tests/auth tests/operations tests/proofs tests/streams tests/subscriptions tests/state \
+  tests/auth tests/proofs tests/streams tests/state \
   tests/test_codec.py
 COVERAGE := --cov --cov-report=term
 
@@ -141,7 +141,7 @@ verify: $(TEST_READY) $(SPARK_READY) ## Check style and types; changes nothing
 fix: $(TEST_READY) ## Generate the blocking client, the dashboards and docs/reference, and repair what can be repaired automatically
 	$(BIN)/python -m tests.client.unasync
 	$(BIN)/python -m tests.monitoring.dashboards
-	$(BIN)/python -m website.reference
+	$(BIN)/python -m tests.docs.reference
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

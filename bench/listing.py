@@ -16,9 +16,9 @@ from pathlib import Path
 from streamd.storage.state_store import StateStore
 from streamd.streams.commands import Create
 from streamd.streams.keys import stream_key
-from streamd.streams.listing import ListQuery, list_streams
 from streamd.streams.machine import Machine
 from streamd.streams.model import Settings
+from streamd.streams.queries.listing import ListQuery, list_streams
 from streamd.streams.state import State
 
 BUCKET = b"bench"

@@ -30,9 +30,9 @@ from streamd.process.threads import in_thread
 from streamd.streams import keys
 from streamd.streams.commands import Append, Command, Create, Outcome
 from streamd.streams.model import Settings
-from streamd.streams.subscription_commands import PutSubscription
-from streamd.subscriptions.model import SubscriptionConfig
-from streamd.subscriptions.paths import path_of
+from streamd.streams.subscriptions.commands import PutSubscription
+from streamd.streams.subscriptions.model import SubscriptionConfig
+from streamd.streams.subscriptions.paths import path_of
 
 _GOOD, _BAD_OF_A_KIND = 64, 50
 _APPENDERS = 8

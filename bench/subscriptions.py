@@ -32,10 +32,10 @@ from streamd.process.threads import in_thread
 from streamd.streams import keys
 from streamd.streams.commands import Append, Command, Create, Outcome, Result
 from streamd.streams.model import Settings
-from streamd.streams.subscription_commands import AcknowledgeWake, ClaimWake, PutSubscription
-from streamd.subscriptions.globs import PatternIndex
-from streamd.subscriptions.model import MAX_LINKS, Ack, SubscriptionConfig, WakeStamp
-from streamd.subscriptions.paths import path_of
+from streamd.streams.subscriptions.commands import AcknowledgeWake, ClaimWake, PutSubscription
+from streamd.streams.subscriptions.globs import PatternIndex
+from streamd.streams.subscriptions.model import MAX_LINKS, Ack, SubscriptionConfig, WakeStamp
+from streamd.streams.subscriptions.paths import path_of
 
 _DATA_DIR = Path(__file__).parents[1] / "build" / "bench"
 _STREAMS, _PATTERNS = 100_000, 1_000

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from streamd.config.settings import ConfigError, ServerConfig
-from streamd.credentials.tls_files import POLL_INTERVAL_S, TlsFiles, export_expiry
+from streamd.http.credentials.tls_files import POLL_INTERVAL_S, TlsFiles, export_expiry
 from streamd.http.door.listeners import server_tls
 from streamd.process.metrics import Metrics
 from tests.http.pki import make_pki

@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 from streamd.auth.certificates import Certificate
 from streamd.config.auth import CertificateConfig
 from streamd.config.settings import ConfigError
-from streamd.credentials.client_certificates import (
+from streamd.http.credentials.client_certificates import (
     MAX_NAMES,
     listed_certificates,
     parse_certificate,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from streamd.operations.model import Arguments, Operation, Step, StepRecord
 from streamd.streams.codec import Batch, decode_batch, encode_batch
 from streamd.streams.commands import (
     Append,
@@ -22,6 +21,7 @@ from streamd.streams.commands import (
 )
 from streamd.streams.limits import Limits
 from streamd.streams.model import ForkRequest, ProducerStamp, Settings
+from streamd.streams.operations.model import Arguments, Operation, Step, StepRecord
 from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
 
 COMMANDS: list[Command] = [

@@ -20,8 +20,8 @@ from structlog.testing import capture_logs
 from streamd.auth.identity import Undecided
 from streamd.config.auth import JwtConfig
 from streamd.config.settings import ConfigError
-from streamd.credentials import identity_provider
-from streamd.credentials.identity_provider import MAX_KEY_SET_BYTES, IdentityProvider
+from streamd.http.credentials import identity_provider
+from streamd.http.credentials.identity_provider import MAX_KEY_SET_BYTES, IdentityProvider
 from tests.auth.provider import AUDIENCE, ISSUER, claims, key_set, signing_key
 from tests.http.pki import Pki, make_pki
 from tests.http.serving import until

@@ -17,14 +17,14 @@ SOURCE = Path(__file__).parents[1] / "src" / "streamd"
 
 # From the inside out. Every part is here.
 LAYERS = (
-    {"auth", "operations", "proofs", "subscriptions"},
+    {"auth", "proofs"},
     {"raft", "streams"},
     {"process", "protocol"},
     {"storage", "objectstore", "transport"},
     {"config"},
-    {"credentials", "hosts"},
-    {"group", "inspection"},
-    {"audit_trail", "cluster", "delivery", "tiering"},
+    {"hosts"},
+    {"group"},
+    {"audit_trail", "cluster", "tiering"},
     {"backup"},
     {"node"},
     {"http"},
@@ -39,7 +39,7 @@ LAYERS = (
 
 # The rooms of `http`, from the inside out; its modules outside of any are above them all.
 HTTP_ROOMS = (
-    {"protocol", "console"},
+    {"protocol", "console", "credentials"},
     {"sockets"},
     {"access", "door"},
     {"http2", "streams", "admin"},
@@ -48,9 +48,7 @@ HTTP_ROOMS = (
     {""},
 )
 
-PURE = {
-    "auth", "operations", "proofs", "raft", "streams", "protocol", "state", "subscriptions",
-}  # fmt: skip
+PURE = {"auth", "proofs", "raft", "streams", "protocol", "state"}
 # The part of a pure part that acts, on top of it.
 ACTING = "state.db"
 # Values and types: nothing that acts, or differs between two runs. `random` is for naming the
@@ -69,6 +67,18 @@ PURE_MAY_IMPORT = {
     "urllib.parse.quote", "urllib.parse.unquote_to_bytes", "zlib",
 }  # fmt: skip
 ACTING_CALLS = {"open", "print", "input", "Random", "SystemRandom"}
+
+# What in the folders of `streams` is rules and values alone: it knows no streams and no machine.
+RULES = {
+    *(f"streams.operations.{name}" for name in (
+        "changes", "hosts", "model", "planning", "requests", "steering",
+    )),
+    *(f"streams.subscriptions.{name}" for name in (
+        "checks", "globs", "model", "paths", "signing_keys", "tokens", "transitions",
+        "webhook_texts", "webhook_urls",
+    )),
+    "streams.fencing.fences",
+}  # fmt: skip
 
 AUDIT = SOURCE.parents[1] / "spark"
 
@@ -220,6 +230,12 @@ def imports_within(read: Mapping[str, str]) -> dict[str, set[str]]:
         modules = {name if name in read else name.rpartition(".")[0] for name in inner}
         found[module] = (modules & read.keys()) - {module}
     return found
+
+
+def test_the_rules_of_subscriptions_and_operations_know_no_streams() -> None:
+    imports = imports_within({name: source for name, source in modules() if name != "__init__"})
+    assert imports.keys() >= RULES
+    assert {name: imports[name] - RULES for name in RULES if imports[name] - RULES} == {}
 
 
 def circles(imports: Mapping[str, set[str]]) -> list[set[str]]:

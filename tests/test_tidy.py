@@ -28,7 +28,7 @@ from tests.client import unasync
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "docs" / "glossary.md"
-PYTHON = ("src/streamd", "tests", "bench", "examples", "spark", "packaging", "website")
+PYTHON = ("src/streamd", "tests", "bench", "examples", "spark", "packaging", "docs")
 PROSE = ("README.md", "CONTRIBUTING.md", "docs", "man", "config", "packaging", "Makefile")
 
 MAX_FUNCTION_LINES = 70

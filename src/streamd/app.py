@@ -47,12 +47,11 @@ from streamd.config.settings import (
     ConfigError,
     ServerConfig,
 )
-from streamd.credentials.tls_files import TlsFiles
-from streamd.delivery import webhooks
-from streamd.delivery.sender import Poster
 from streamd.group.stores import Stores
+from streamd.hosts.inspection.disks import DiskSpace, disk_space
 from streamd.http.access.authority import Authority
 from streamd.http.application import HttpApplication
+from streamd.http.credentials.tls_files import TlsFiles
 from streamd.http.door.front_door import FrontDoor
 from streamd.http.http2.asgi import AsgiApplication
 from streamd.http.http2.hypercorn_server import HypercornHttp2
@@ -64,13 +63,13 @@ from streamd.http.queue_levels import queue_levels
 from streamd.http.sockets.descriptors import allowed_connections
 from streamd.http.streams.live import Hub
 from streamd.http.streams.service import Service
-from streamd.inspection.disks import DiskSpace, disk_space
 from streamd.node import cold_status, status, subscription_status
+from streamd.node.delivery import webhooks
+from streamd.node.delivery.sender import Poster
 from streamd.node.host_requests import host_control
 from streamd.node.leader_operations import LeaderOperations
 from streamd.node.node import Node, wall_clock_ms
 from streamd.node.reports import NodeReports
-from streamd.operations.hosts import Host, HostControl
 from streamd.process.cures import cure_of_address, with_cure
 from streamd.process.exits import errors_in
 from streamd.process.logs import suppressed_lines
@@ -85,7 +84,8 @@ from streamd.process.threads import (
 )
 from streamd.raft.core import RaftViolation
 from streamd.storage.errors import StorageError
-from streamd.streams.packs import living_packs
+from streamd.streams.cold.packs import living_packs
+from streamd.streams.operations.hosts import Host, HostControl
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.tier import open_cold
 from streamd.transport.credentials import MIN_SECRET_BYTES, Credentials
@@ -94,7 +94,7 @@ from streamd.transport.network import TcpNetwork, TlsContexts, ssl_contexts
 from streamd.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from streamd.credentials.identity_provider import IdentityProvider
+    from streamd.http.credentials.identity_provider import IdentityProvider
 
 _FATAL = (StorageError, RaftViolation)
 
@@ -456,7 +456,7 @@ def identity_provider(config: Config, random: Random) -> IdentityProvider | None
     if config.auth.jwt is None:
         return None
     # Imported here: cryptography and httpx would double the time of a start without them.
-    from streamd.credentials.identity_provider import IdentityProvider
+    from streamd.http.credentials.identity_provider import IdentityProvider
 
     return IdentityProvider(config.auth.jwt, random)
 
@@ -466,7 +466,7 @@ def listed_certificates(config: Config) -> ListedCertificates | None:
     if not config.auth.certificates:
         return None
     # Imported here for the same reason.
-    from streamd.credentials.client_certificates import listed_certificates
+    from streamd.http.credentials.client_certificates import listed_certificates
 
     return listed_certificates(config.auth.certificates)
 

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from streamd.backup import scrub as scrubbing
 from streamd.config.settings import ColdConfig
 from streamd.node.node import Node
+from streamd.streams.cold.scrubs import MAX_NAMED, Scrub
 from streamd.streams.commands import Delete, Scrubbed
-from streamd.streams.scrubs import MAX_NAMED, Scrub
 from streamd.tiering.async_store import AsyncObjectStore
 from tests.backup.test_archive import a_round, archived
 from tests.support.archived import cold_in

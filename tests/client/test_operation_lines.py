@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from streamd.commands.operation_lines import headline, lines, news, plan_lines, reason
-from streamd.operations import changes
-from streamd.operations.model import Arguments, Operation, Step, planned, report
-from streamd.operations.planning import Member, View
+from streamd.streams.operations import changes
+from streamd.streams.operations.model import Arguments, Operation, Step, planned, report
+from streamd.streams.operations.planning import Member, View
 
 NOW_MS = 1_700_000_000_000
 STEPS = (Step("restart", 2), Step("transfer-leadership", 1), Step("restart", 1))

@@ -12,12 +12,12 @@ from streamd.cluster.shipping import SnapshotSender
 from streamd.group.log_formats import LOG_FORMAT, TREE_FORMAT
 from streamd.group.proposals import OutcomeUnknown
 from streamd.group.writes import GroupWrites
-from streamd.operations.requests import Begin, RaiseFeatures
 from streamd.protocol.problems import ProblemError
 from streamd.storage.raft_snapshots import SnapshotUnavailable
 from streamd.streams.commands import Command, Create, Outcome, Result
 from streamd.streams.keys import stream_key
 from streamd.streams.model import Settings
+from streamd.streams.operations.requests import Begin, RaiseFeatures
 from tests.cluster.test_administration import newcomer, run_an_earlier_release
 from tests.sim.network import address_of
 from tests.support.machines import Machine, Machines, Play, all_ready, wait_until

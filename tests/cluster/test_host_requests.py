@@ -11,7 +11,7 @@ import pytest
 from streamd.config.supervisor import SupervisorConfig
 from streamd.group.proposals import Unavailable
 from streamd.node.host_requests import host_control
-from streamd.operations.hosts import Host, HostError
+from streamd.streams.operations.hosts import Host, HostError
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machine, Machines, Scenario, all_ready, play
 

@@ -201,7 +201,7 @@ def test_a_key_is_rotated(play_with_store: Play, monkeypatch: pytest.MonkeyPatch
             kept = (machine.path / "log-key").read_bytes()
             assert public_key_of(kept) == public(machine)
         assert leader.node.group.state.header.log_keys[3].signed_by == public_key_of_first(leader)
-        monkeypatch.setattr("streamd.streams.packing.MAX_LOG_KEYS", 5)
+        monkeypatch.setattr("streamd.streams.cold.packing.MAX_LOG_KEYS", 5)
         with pytest.raises(TooManyKeys):
             await keys_of(leader).rotate()
         await machine.kill()

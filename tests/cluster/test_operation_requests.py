@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import trio
 
-from streamd.operations.model import Arguments, Operation
-from streamd.operations.requests import (
+from streamd.protocol.problems import ProblemError
+from streamd.streams.operations.model import Arguments, Operation
+from streamd.streams.operations.requests import (
     Begin,
     Cancel,
     Confirm,
@@ -16,7 +17,6 @@ from streamd.operations.requests import (
     Pause,
     Resume,
 )
-from streamd.protocol.problems import ProblemError
 from tests.sim.network import address_of
 from tests.support.machines import Machine, Machines, Play, all_ready, wait_until
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from tests.docs.reference import DIRECTORY, pages
 from tests.test_config import SAMPLE
-from website.reference import DIRECTORY, pages
 
 
 def test_the_pages_are_those_of_the_generator() -> None:

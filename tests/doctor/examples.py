@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from streamd.commands.doctor.findings import ClockOffset, Examined
-from streamd.inspection.facts import (
+from streamd.hosts.inspection.facts import (
     CertificateFacts,
     DiskFacts,
     LimitFacts,

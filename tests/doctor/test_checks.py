@@ -14,7 +14,7 @@ from streamd.commands.doctor.findings import ClockOffset, Examined, Level, fail,
 from streamd.commands.doctor.gathering import offset_of
 from streamd.commands.doctor.secrecy import is_for
 from streamd.commands.doctor.table import CHECKS, examine
-from streamd.inspection.facts import EndingToken, PortFacts, StoreFacts
+from streamd.hosts.inspection.facts import EndingToken, PortFacts, StoreFacts
 from tests.doctor.examples import (
     CERTIFICATE,
     DAY_MS,

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from streamd.config.settings import ClusterConfig, ColdConfig, Config, ServerConfig
-from streamd.inspection.disks import disk, kind_of, low_bytes, measure_syncs
-from streamd.inspection.files import private_files
-from streamd.inspection.machine import limits
-from streamd.inspection.ports import reach
-from streamd.inspection.survey import survey
+from streamd.hosts.inspection.disks import disk, kind_of, low_bytes, measure_syncs
+from streamd.hosts.inspection.files import private_files
+from streamd.hosts.inspection.machine import limits
+from streamd.hosts.inspection.ports import reach
+from streamd.hosts.inspection.survey import survey
 from tests.http.pki import make_pki
 
 MOUNTS = """\

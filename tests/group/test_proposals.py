@@ -24,7 +24,7 @@ from streamd.group.proposals import (
 from streamd.streams.commands import Append, Command, Delete, DeleteBucket, Outcome, Result, Sweep
 from streamd.streams.model import IfMatch, Version
 from streamd.streams.offsets import Position
-from streamd.subscriptions.model import WakeReport
+from streamd.streams.subscriptions.model import WakeReport
 
 
 async def test_each_waiting_writer_learns_that_its_command_failed() -> None:

@@ -16,6 +16,7 @@ from streamd.raft.core import RaftViolation
 from streamd.raft.messages import Entry, EntryKind
 from streamd.streams.checks import fault
 from streamd.streams.codec import Batch, encode_batch
+from streamd.streams.cold.scrubs import Scrub
 from streamd.streams.commands import (
     Append,
     Archived,
@@ -42,7 +43,6 @@ from streamd.streams.model import (
     Verdict,
     VerifiedPosition,
 )
-from streamd.streams.scrubs import Scrub
 from tests.sim.runtime import run_virtually
 from tests.support.machines import Machines, Scenario, all_ready, play
 from tests.support.nodes import append, append_to, create, in_thread, key, read_all, running_node

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from streamd.config.supervisor import SupervisorConfig
 from streamd.hosts.commands import Deed, Given, command_for
-from streamd.operations.hosts import Host, HostError
+from streamd.streams.operations.hosts import Host, HostError
 
 TWO = Host(2, "10.0.0.2:4438", "10.0.0.2:4437")
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", "ops@10.0.0.2"]

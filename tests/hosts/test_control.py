@@ -12,7 +12,7 @@ from streamd.config.supervisor import SupervisorConfig
 from streamd.hosts.commands import Deed
 from streamd.hosts.control import ConfiguredHostControl
 from streamd.hosts.own_host import act_on_own_host, answer_leader, ask_node
-from streamd.operations.hosts import Host, HostError
+from streamd.streams.operations.hosts import Host, HostError
 from tests.hosts.programs import SSH, SUDO, Programs
 
 TWO = Host(2, "10.0.0.2:4438", "10.0.0.2:4437")

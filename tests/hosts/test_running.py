@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from streamd.hosts.running import MAX_OUTPUT_BYTES, run_command
-from streamd.operations.hosts import HostError
+from streamd.streams.operations.hosts import HostError
 from tests.hosts.programs import Programs
 
 PATIENCE_S = 30.0

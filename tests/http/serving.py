@@ -17,8 +17,8 @@ import trio
 from streamd.app import App, Environment
 from streamd.config.settings import AuthConfig, ColdConfig, Config, ServerConfig
 from streamd.config.subscriptions import SubscriptionsConfig
-from streamd.credentials.tls_files import TlsFiles
 from streamd.group.stores import Stores
+from streamd.http.credentials.tls_files import TlsFiles
 from streamd.http.door.front_door import FrontDoor
 from streamd.http.door.listeners import listen, server_tls
 from streamd.http.sockets.fair_limits import FairLimit

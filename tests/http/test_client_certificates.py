@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from streamd.config.auth import CertificateConfig
 from streamd.config.settings import AuthConfig
-from streamd.credentials.client_certificates import parse_certificate
+from streamd.http.credentials.client_certificates import parse_certificate
 from streamd.http.protocol.connections import ConnectionCount
 from streamd.http.protocol.messages import Request
 from tests.http.authorized import ROOT

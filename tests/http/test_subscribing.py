@@ -10,9 +10,9 @@ from streamd.auth.identity import Identity
 from streamd.auth.scopes import Scopes, parse_scopes
 from streamd.http.access import subscribing
 from streamd.protocol.problems import Problem, ProblemError
-from streamd.subscriptions import globs
-from streamd.subscriptions.model import SubscriptionConfig
-from streamd.subscriptions.paths import key_of
+from streamd.streams.subscriptions import globs
+from streamd.streams.subscriptions.model import SubscriptionConfig
+from streamd.streams.subscriptions.paths import key_of
 
 segments = st.text("ab", min_size=1, max_size=2)
 paths = st.lists(segments, min_size=1, max_size=4).map("/".join)

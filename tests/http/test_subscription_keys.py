@@ -13,8 +13,8 @@ import pytest
 
 from streamd.http import routes
 from streamd.storage.state_store import StateStore
-from streamd.streams.subscription_records import SubscriptionRecords
-from streamd.subscriptions.keys import (
+from streamd.streams.subscriptions.records import SubscriptionRecords
+from streamd.streams.subscriptions.signing_keys import (
     MAX_SUBSCRIPTION_KEYS,
     SECRET_BYTES,
     SubscriptionKey,

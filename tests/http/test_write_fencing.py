@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.delivery.receivers import answers, receiver
 from tests.http.fencing import (
     FENCE,
     LEASE_MS,
@@ -22,6 +21,7 @@ from tests.http.fencing import (
     producing,
     under,
 )
+from tests.node.delivery.receivers import answers, receiver
 
 # A token is good for so long after its lease.
 GRACE_MS = 5_000

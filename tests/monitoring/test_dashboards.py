@@ -8,6 +8,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.docs.reference import registered
 from tests.http.pki import make_pki
 from tests.jepsen_like.cluster_processes import ClusterProcesses
 from tests.monitoring.dashboards import DIRECTORY, files, queries
@@ -15,7 +16,6 @@ from tests.monitoring.panels import DASHBOARDS, Dashboard
 from tests.monitoring.rules import FILES, rules
 from tests.support.ports import unused_port
 from tests.support.server_process import ServerProcess
-from website.reference import registered
 
 _NAME = re.compile(r"\b(?:streamd|process)_\w+")
 _AFTER_BY = re.compile(r"(?:\bby \(|\bby \([^)]*, )(\w+)")

@@ -23,7 +23,7 @@ from streamd.group.proposals import (
     encode_proposals,
     outcome_in,
 )
-from streamd.inspection.disks import DiskSpace
+from streamd.hosts.inspection.disks import DiskSpace
 from streamd.node.disk_guard import DiskGuard
 from streamd.node.node import Node
 from streamd.process.metrics import Metrics

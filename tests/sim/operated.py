@@ -15,9 +15,9 @@ from typing import Any
 import trio
 
 from streamd.group.proposals import Unavailable
-from streamd.operations.hosts import Host, HostError
-from streamd.operations.model import Operation, report
-from streamd.operations.requests import Begin, OperationRequest
+from streamd.streams.operations.hosts import Host, HostError
+from streamd.streams.operations.model import Operation, report
+from streamd.streams.operations.requests import Begin, OperationRequest
 from tests.sim.network import address_of
 from tests.support.machines import Machine, Machines, all_ready, wait_until
 

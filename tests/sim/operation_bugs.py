@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from streamd.node.operations_driver import OperationsDriver
-from streamd.operations import planning, steering
-from streamd.operations.model import Operation, Step, StepRecord
-from streamd.operations.planning import View
-from streamd.streams import operation_records
 from streamd.streams.commands import Outcome, RecordOperation, Result
+from streamd.streams.operations import planning, steering
+from streamd.streams.operations import records as operation_records
+from streamd.streams.operations.model import Operation, Step, StepRecord
+from streamd.streams.operations.planning import View
 from tests.sim.operation_faults import Mix
 
 Plant = Callable[[pytest.MonkeyPatch], None]

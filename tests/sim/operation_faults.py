@@ -8,8 +8,8 @@ from random import Random
 import trio
 
 from streamd.group.proposals import OutcomeUnknown, Unavailable
-from streamd.operations.requests import Cancel, Pause, Resume
 from streamd.protocol.problems import ProblemError
+from streamd.streams.operations.requests import Cancel, Pause, Resume
 from tests.sim.operated import InvariantBroken, Operated
 from tests.support.machines import Machine
 

@@ -15,16 +15,16 @@ from typing import Any
 
 import trio
 
-from streamd.delivery.keyring import Keyring
-from streamd.delivery.sender import DeliveryFailed
 from streamd.group.proposals import OutcomeUnknown, Unavailable
+from streamd.node.delivery.keyring import Keyring
+from streamd.node.delivery.sender import DeliveryFailed
 from streamd.node.node import Node
 from streamd.streams.commands import Outcome, Result
 from streamd.streams.offsets import parse_offset
-from streamd.streams.subscription_commands import AcknowledgeWake
-from streamd.subscriptions.model import Ack, Subscription, WakeStamp
-from streamd.subscriptions.paths import key_of
-from streamd.subscriptions.tokens import GRACE_MS, TokenExpired, TokenInvalid, WakeToken
+from streamd.streams.subscriptions.commands import AcknowledgeWake
+from streamd.streams.subscriptions.model import Ack, Subscription, WakeStamp
+from streamd.streams.subscriptions.paths import key_of
+from streamd.streams.subscriptions.tokens import GRACE_MS, TokenExpired, TokenInvalid, WakeToken
 from tests.support.machines import Machine
 
 # How long a server waits for an answer.

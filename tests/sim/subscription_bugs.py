@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from streamd.delivery.deliverer import Deliverer
-from streamd.subscriptions import transitions
-from streamd.subscriptions.model import Subscription, WakeReport
+from streamd.node.delivery.deliverer import Deliverer
+from streamd.streams.subscriptions import transitions
+from streamd.streams.subscriptions.model import Subscription, WakeReport
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 PLANTED: list[Plant] = []

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import trio
 
-from streamd.operations import steering
-from streamd.operations.model import Arguments, Kind, Operation
-from streamd.operations.requests import Begin, Resume
+from streamd.streams.operations import steering
+from streamd.streams.operations.model import Arguments, Kind, Operation
+from streamd.streams.operations.requests import Begin, Resume
 from tests.sim.operated import InvariantBroken, Operated, address
 from tests.sim.operation_bugs import PLANTED, Planted
 from tests.sim.operation_faults import (

@@ -14,8 +14,8 @@ from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.streams.commands import Append, Create, Result
 from streamd.streams.keys import stream_key
 from streamd.streams.model import Settings
-from streamd.streams.subscription_commands import PutSubscription
-from streamd.subscriptions.model import SubscriptionConfig
+from streamd.streams.subscriptions.commands import PutSubscription
+from streamd.streams.subscriptions.model import SubscriptionConfig
 from tests.sim.receivers import InvariantBroken, Outgoing, Receivers
 from tests.sim.runtime import run_virtually
 from tests.sim.simulation import innermost

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from streamd.node.foresight import Foresight
-from streamd.streams import write_fences
 from streamd.streams.commands import Append, Command, Outcome
+from streamd.streams.fencing import write_fences
 from tests.sim.simulation import run_seed
 from tests.sim.watch import InvariantBroken
 from tests.support.seeds import one_each, seeds

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from streamd.operations.model import Arguments, Operation, Step, StepRecord
 from streamd.streams.codec import Batch, encode_batch
+from streamd.streams.cold.scrubs import Scrub
 from streamd.streams.commands import (
     AddLogKey,
     Append,
@@ -46,9 +46,9 @@ from streamd.streams.model import (
     VerifiedPosition,
     Version,
 )
-from streamd.streams.scrubs import Scrub
+from streamd.streams.operations.model import Arguments, Operation, Step, StepRecord
 from streamd.streams.sessions import PackageStamp
-from streamd.streams.subscription_commands import (
+from streamd.streams.subscriptions.commands import (
     AcknowledgeWake,
     AddSubscriptionKey,
     BeginDelivery,
@@ -63,9 +63,15 @@ from streamd.streams.subscription_commands import (
     VerifyClaim,
     WakeSubscription,
 )
+from streamd.streams.subscriptions.model import (
+    Ack,
+    Credential,
+    FenceStamp,
+    SubscriptionConfig,
+    WakeStamp,
+)
+from streamd.streams.subscriptions.signing_keys import SubscriptionKey
 from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
-from streamd.subscriptions.keys import SubscriptionKey
-from streamd.subscriptions.model import Ack, Credential, FenceStamp, SubscriptionConfig, WakeStamp
 
 NOW_MS = 1_700_000_000_000
 _KEY = b"bucket\0stream"

@@ -8,7 +8,7 @@ from streamd.streams import keys
 from streamd.streams.commands import Append, Command, Create, Delete
 from streamd.streams.model import ProducerStamp, Settings, Stream
 from streamd.streams.state import State
-from streamd.streams.subscription_commands import (
+from streamd.streams.subscriptions.commands import (
     AcknowledgeWake,
     AddSubscriptionKey,
     BeginDelivery,
@@ -23,8 +23,7 @@ from streamd.streams.subscription_commands import (
     VerifyClaim,
     WakeSubscription,
 )
-from streamd.subscriptions.keys import SubscriptionKey
-from streamd.subscriptions.model import (
+from streamd.streams.subscriptions.model import (
     Ack,
     Credential,
     FenceStamp,
@@ -32,6 +31,7 @@ from streamd.subscriptions.model import (
     SubscriptionConfig,
     WakeStamp,
 )
+from streamd.streams.subscriptions.signing_keys import SubscriptionKey
 
 JSON = "application/json"
 WAKE_KEYS = [keys.stream_key(b"wakes", name) for name in (b"a", b"b")]

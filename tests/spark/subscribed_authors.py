@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from streamd.streams.commands import Append, Command, Create, Outcome, Result
 from streamd.streams.model import ProducerStamp, Settings
-from streamd.streams.subscription_commands import (
+from streamd.streams.subscriptions.commands import (
     AcknowledgeWake,
     ClaimWake,
     DeleteSubscription,
@@ -18,8 +18,14 @@ from streamd.streams.subscription_commands import (
     UnlinkStream,
     WakeSubscription,
 )
-from streamd.subscriptions.model import Ack, FenceStamp, Subscription, SubscriptionConfig, WakeStamp
-from streamd.subscriptions.paths import key_of
+from streamd.streams.subscriptions.model import (
+    Ack,
+    FenceStamp,
+    Subscription,
+    SubscriptionConfig,
+    WakeStamp,
+)
+from streamd.streams.subscriptions.paths import key_of
 from tests.http.serving import until
 
 if TYPE_CHECKING:

@@ -13,17 +13,17 @@ import msgspec
 import pytest
 
 from streamd.objectstore.checkpoints import read_manifest, read_piece
-from streamd.operations.model import Operation
 from streamd.storage.raft_snapshots import whole_rows
 from streamd.streams import codec, model
 from streamd.streams.chunks import Chunk
 from streamd.streams.content import UNDECODABLE
+from streamd.streams.fencing.fences import EndedClaims
 from streamd.streams.limits import Limits
+from streamd.streams.operations.model import Operation
 from streamd.streams.sessions import WriteSession
+from streamd.streams.subscriptions.model import Subscription
+from streamd.streams.subscriptions.signing_keys import SubscriptionKey
 from streamd.streams.tokens import Token
-from streamd.subscriptions.fences import EndedClaims
-from streamd.subscriptions.keys import SubscriptionKey
-from streamd.subscriptions.model import Subscription
 from streamd_audit import checkpoints, commands, names, rows, segments
 from streamd_audit.errors import TOO_SHORT, Damaged
 from streamd_audit.framing import check_digest

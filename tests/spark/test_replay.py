@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from pyspark.sql import SparkSession
 
-from streamd.streams import producers, wakes
+from streamd.streams import producers
 from streamd.streams.commands import Append, Command, Outcome, RecordOperation, SetLimits
 from streamd.streams.limits import Limits
 from streamd.streams.model import VerifiedPosition
-from streamd.streams.subscription_commands import SubscriptionCommand
+from streamd.streams.subscriptions import model as subscribed
+from streamd.streams.subscriptions import signing_keys as keys
+from streamd.streams.subscriptions import wakes
+from streamd.streams.subscriptions.commands import SubscriptionCommand
 from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
-from streamd.subscriptions import keys
-from streamd.subscriptions import model as subscribed
 from streamd_audit.replay import links, model, run, scan, subscription_keys, subscriptions
 from streamd_audit.replay.access import findings_of
 from streamd_audit.replay.distribute import replay

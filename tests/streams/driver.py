@@ -34,7 +34,7 @@ from streamd.streams.model import (
     VerifiedPosition,
 )
 from streamd.streams.offsets import START, Position
-from streamd.streams.reading import (
+from streamd.streams.queries.reading import (
     LocatedSlice,
     find_part,
     find_record,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from streamd.streams import seals
 from streamd.streams.checks import fault
 from streamd.streams.commands import Append, Create, Outcome, Result
+from streamd.streams.fencing import seals
+from streamd.streams.fencing.fences import Seal
 from streamd.streams.model import ProducerStamp, Settings
-from streamd.streams.subscription_commands import ClaimWake, PutSubscription
-from streamd.subscriptions.fences import Seal
-from streamd.subscriptions.model import FenceStamp, SubscriptionConfig, WakeReport, WakeStamp
+from streamd.streams.subscriptions.commands import ClaimWake, PutSubscription
+from streamd.streams.subscriptions.model import (
+    FenceStamp,
+    SubscriptionConfig,
+    WakeReport,
+    WakeStamp,
+)
 from tests.streams.driver import JSON, TEXT, Driver, key
 
 LEASE_MS = 30_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamd.streams.rows_in_memory import RowsInMemory
+from streamd.streams.queries.rows_in_memory import RowsInMemory
 
 
 class MemoryStore(RowsInMemory):

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from streamd.objectstore.packs import PackWriter
 from streamd.streams import keys
 from streamd.streams.commands import DropSlices, ForgetPacks, MovedSlice, MoveSlices, Result
-from streamd.streams.listing import ListQuery, list_streams
 from streamd.streams.model import ColdSlice, Pack, Stream
-from streamd.streams.reading import read_slices
+from streamd.streams.queries.listing import ListQuery, list_streams
+from streamd.streams.queries.reading import read_slices
 from tests.streams.driver import EVERYTHING, Driver
 from tests.streams.stateful_commands import CommandRules
 

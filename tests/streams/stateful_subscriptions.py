@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from streamd.streams.commands import Append, Command, Create, Delete, Outcome, Result
 from streamd.streams.model import ForkRequest, Settings
-from streamd.streams.subscription_commands import (
+from streamd.streams.subscriptions.commands import (
     AcknowledgeWake,
     BeginDelivery,
     ClaimWake,
@@ -25,7 +25,7 @@ from streamd.streams.subscription_commands import (
     UnlinkStream,
     WakeSubscription,
 )
-from streamd.subscriptions.model import Ack, Subscription, SubscriptionConfig, WakeStamp
+from streamd.streams.subscriptions.model import Ack, Subscription, SubscriptionConfig, WakeStamp
 from tests.streams.driver import JSON, TEXT, key
 from tests.streams.subscribed import HOOK, PULL, WAKES, Subscribed
 

@@ -9,9 +9,8 @@ import msgspec
 
 from streamd.streams import keys
 from streamd.streams.commands import Outcome, Result
-from streamd.streams.linked import LinkedPage, LinkQuery, candidates, shown
 from streamd.streams.model import Settings
-from streamd.streams.subscription_commands import (
+from streamd.streams.subscriptions.commands import (
     AcknowledgeWake,
     BeginDelivery,
     ClaimWake,
@@ -24,7 +23,8 @@ from streamd.streams.subscription_commands import (
     UnlinkStream,
     WakeSubscription,
 )
-from streamd.subscriptions.model import (
+from streamd.streams.subscriptions.linked import LinkedPage, LinkQuery, candidates, shown
+from streamd.streams.subscriptions.model import (
     Ack,
     Subscription,
     SubscriptionConfig,

@@ -40,7 +40,7 @@ from streamd.streams.model import (
     Version,
 )
 from streamd.streams.offsets import Position
-from streamd.streams.subscription_commands import (
+from streamd.streams.subscriptions.commands import (
     AcknowledgeWake,
     AddSubscriptionKey,
     BeginDelivery,
@@ -55,8 +55,8 @@ from streamd.streams.subscription_commands import (
     VerifyClaim,
     WakeSubscription,
 )
-from streamd.subscriptions.keys import SubscriptionKey
-from streamd.subscriptions.model import Ack, FenceStamp, WakeStamp
+from streamd.streams.subscriptions.model import Ack, FenceStamp, WakeStamp
+from streamd.streams.subscriptions.signing_keys import SubscriptionKey
 from tests.streams.driver import JSON, TEXT, key
 from tests.streams.subscribed import HOOK, PULL
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.streams.due_times import DueTimes
+from streamd.streams.subscriptions.due_times import DueTimes
 
 CHANGES = st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(0, 20)), max_size=60)
 

@@ -24,7 +24,6 @@ from streamd.streams.commands import (
     SetLimits,
 )
 from streamd.streams.content import split_body
-from streamd.streams.foresight import foresee, foresee_snapshot
 from streamd.streams.limits import Limits
 from streamd.streams.model import (
     ForkRequest,
@@ -35,6 +34,7 @@ from streamd.streams.model import (
     Version,
 )
 from streamd.streams.offsets import START, Position
+from streamd.streams.queries.foresight import foresee, foresee_snapshot
 from tests.streams.driver import JSON, TEXT, Driver, key
 
 NAMES = st.sampled_from("abc")

@@ -12,7 +12,7 @@ from streamd.streams.chunks import Window
 from streamd.streams.commands import Result
 from streamd.streams.model import Extent
 from streamd.streams.offsets import START, Position
-from streamd.streams.reading import gather
+from streamd.streams.queries.reading import gather
 from tests.streams.driver import JSON, TEXT, Driver, key
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from streamd.streams import keys, linked
+from streamd.streams import keys
 from streamd.streams.commands import Command, Create
 from streamd.streams.model import Settings
-from streamd.streams.subscription_commands import (
+from streamd.streams.subscriptions import linked
+from streamd.streams.subscriptions.commands import (
     AcknowledgeWake,
     ClaimWake,
     EndDelivery,
@@ -19,8 +20,8 @@ from streamd.streams.subscription_commands import (
     UnlinkStream,
     WakeSubscription,
 )
-from streamd.subscriptions.model import Ack, SubscriptionConfig, WakeStamp
-from streamd.subscriptions.webhook_texts import NotifiedStream
+from streamd.streams.subscriptions.model import Ack, SubscriptionConfig, WakeStamp
+from streamd.streams.subscriptions.webhook_texts import NotifiedStream
 from tests.streams.driver import TEXT, key
 from tests.streams.subscribed import HOOK, PULL, Subscribed
 

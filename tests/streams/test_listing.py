@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.auth.scopes import NamePattern, Scopes, parse_scope
-from streamd.streams import listing
 from streamd.streams.commands import Create
-from streamd.streams.listing import BucketQuery, ListQuery, Page, list_buckets, list_streams
 from streamd.streams.model import Settings
+from streamd.streams.queries import listing
+from streamd.streams.queries.listing import BucketQuery, ListQuery, Page, list_buckets, list_streams
 from tests.streams.driver import TEXT, Driver, key
 from tests.streams.memory_store import MemoryStore
 

@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from streamd.streams import keys
 from streamd.streams.codec import Batch, encode_batch, time_of_batch
+from streamd.streams.cold.packs import living_packs
+from streamd.streams.cold.scrubs import Scrub
 from streamd.streams.commands import (
     Append,
     BeginUpload,
@@ -31,9 +33,7 @@ from streamd.streams.commands import (
 from streamd.streams.etags import incarnation_base
 from streamd.streams.model import ForkRequest, IfMatch, Settings, Verdict, VerifiedPosition
 from streamd.streams.offsets import Position
-from streamd.streams.packs import living_packs
-from streamd.streams.reading import finder, read_slices, read_stored
-from streamd.streams.scrubs import Scrub
+from streamd.streams.queries.reading import finder, read_slices, read_stored
 from streamd.streams.state import due_for_sweep, idle_uploads, load_rows
 from streamd.streams.tails import SEAL_BYTES
 from tests.streams.driver import EVERYTHING, TEXT, Driver, key

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from streamd.operations.model import Arguments, Operation, Step, StepRecord
 from streamd.streams.commands import RaiseLevel, RecordOperation, RenewIncarnations, Result
-from streamd.streams.operation_records import MAX_OPERATIONS
+from streamd.streams.operations.model import Arguments, Operation, Step, StepRecord
+from streamd.streams.operations.records import MAX_OPERATIONS
 from tests.streams.driver import Driver
 
 FIRST = Operation(1, 1, "drain", Arguments(node_id=2), "ops", 1000, (StepRecord(Step("stop", 2)),))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from streamd.streams import keys
+from streamd.streams.cold.packs import living_page, pack_page, stored_packs
 from streamd.streams.model import Pack
-from streamd.streams.packs import living_page, pack_page, stored_packs
 from tests.streams.memory_store import MemoryStore
 
 

@@ -10,8 +10,8 @@ from streamd.streams import keys
 from streamd.streams.commands import Append, Create, DeleteBucket, Outcome, Result, SetLimits, Sweep
 from streamd.streams.limits import Limits
 from streamd.streams.model import Bucket, Settings
-from streamd.streams.subscription_commands import DeleteSubscription, PutSubscription
-from streamd.subscriptions.model import SubscriptionConfig
+from streamd.streams.subscriptions.commands import DeleteSubscription, PutSubscription
+from streamd.streams.subscriptions.model import SubscriptionConfig
 from tests.streams.driver import TEXT, Driver, key
 
 

@@ -13,7 +13,7 @@ from streamd.streams.content import split_body
 from streamd.streams.machine import Machine
 from streamd.streams.model import ForkRequest, ProducerStamp, Settings
 from streamd.streams.offsets import START, Position
-from streamd.streams.reading import read_from_store
+from streamd.streams.queries.reading import read_from_store
 from streamd.streams.state import State, load_rows, stream_keys
 from streamd.streams.tails import SEAL_BYTES
 from tests.streams.driver import EVERYTHING, JSON, TEXT, Driver, key, logical

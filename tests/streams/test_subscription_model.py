@@ -8,7 +8,7 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from streamd.streams import keys
 from streamd.streams.state import Item
-from streamd.subscriptions.model import Subscription
+from streamd.streams.subscriptions.model import Subscription
 from tests.streams.driver import key
 from tests.streams.stateful_subscriptions import SubscriptionRules
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from streamd.streams import keys, links, subscribing
+from streamd.streams import keys
 from streamd.streams.commands import RenewIncarnations, Result
-from streamd.streams.subscription_commands import (
+from streamd.streams.subscriptions import applying as subscribing
+from streamd.streams.subscriptions import links
+from streamd.streams.subscriptions.commands import (
     AddSubscriptionKey,
     ClaimWake,
     DeleteSubscription,
@@ -16,14 +18,14 @@ from streamd.streams.subscription_commands import (
     UnlinkStream,
     WakeSubscription,
 )
-from streamd.subscriptions.keys import (
+from streamd.streams.subscriptions.model import SubscriptionConfig
+from streamd.streams.subscriptions.signing_keys import (
     KEPT_MS,
     MAX_SUBSCRIPTION_KEYS,
     PUBLIC_KEY_BYTES,
     SECRET_BYTES,
     SubscriptionKey,
 )
-from streamd.subscriptions.model import SubscriptionConfig
 from tests.streams.driver import JSON, key
 from tests.streams.subscribed import HOOK, PULL, Subscribed, stamp_of
 

@@ -16,7 +16,7 @@ from streamd.streams.codec import Batch, encode_batch
 from streamd.streams.commands import Append, Command, Create, Delete, Result, SetLimits
 from streamd.streams.limits import Limits
 from streamd.streams.model import Settings, Stream
-from streamd.streams.tracing import Trace
+from streamd.streams.queries.tracing import Trace
 from tests.spark.random_log import RandomLog
 from tests.streams.driver import TEXT, Driver, key
 from tests.support.seeds import one_each

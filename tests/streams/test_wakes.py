@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from streamd.streams import wakes
 from streamd.streams.commands import Append, Command, Create, Result, SetLimits
 from streamd.streams.limits import Limits
 from streamd.streams.model import Settings
 from streamd.streams.offsets import Position
-from streamd.streams.subscription_commands import EndLeases, PutSubscription
-from streamd.subscriptions.model import Ack
+from streamd.streams.subscriptions import wakes
+from streamd.streams.subscriptions.commands import EndLeases, PutSubscription
+from streamd.streams.subscriptions.model import Ack
 from tests.streams.driver import JSON, TEXT, Driver, key
 from tests.streams.subscribed import HOOK, LEASE_MS, PULL, WAKES, Subscribed, stamp_of
 

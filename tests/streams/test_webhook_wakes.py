@@ -6,8 +6,8 @@ import pytest
 
 from streamd.streams.commands import Create, Result
 from streamd.streams.model import Settings
-from streamd.streams.subscription_commands import EndDelivery
-from streamd.subscriptions.model import Ack
+from streamd.streams.subscriptions.commands import EndDelivery
+from streamd.streams.subscriptions.model import Ack
 from tests.streams.driver import TEXT, key
 from tests.streams.subscribed import HOOK, LEASE_MS, PULL, Subscribed
 

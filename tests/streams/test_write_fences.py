@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from streamd.streams.commands import Append, Create, EndProducers, Result
+from streamd.streams.fencing.fences import Seal
 from streamd.streams.model import ProducerStamp, Settings
 from streamd.streams.producers import MIN_IDLE_MS
-from streamd.streams.subscription_commands import (
+from streamd.streams.subscriptions.commands import (
     AcknowledgeWake,
     BeginDelivery,
     ClaimWake,
@@ -21,8 +22,7 @@ from streamd.streams.subscription_commands import (
     UnlinkStream,
     VerifyClaim,
 )
-from streamd.subscriptions.fences import Seal
-from streamd.subscriptions.model import (
+from streamd.streams.subscriptions.model import (
     Credential,
     FenceStamp,
     SubscriptionConfig,

@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from streamd.app import App, Environment
 from streamd.config.settings import ClusterConfig, ColdConfig, Config, ServerConfig
 from streamd.config.subscriptions import SubscriptionsConfig
-from streamd.delivery.sender import Poster
 from streamd.group.stores import Stores
+from streamd.node.delivery.sender import Poster
 from streamd.node.node import UNGUARDED, Node
 from streamd.objectstore.objects import ObjectStore
-from streamd.operations.hosts import HostControl
 from streamd.process.metrics import Metrics
+from streamd.streams.operations.hosts import HostControl
 from streamd.tiering.async_store import AsyncObjectStore
 from tests.sim.network import Network, Port, address_of
 from tests.sim.objects import ObjectsOf, SimulatedObjects

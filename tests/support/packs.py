@@ -8,7 +8,7 @@ from streamd.objectstore.errors import ObjectCorrupt
 from streamd.objectstore.packs import Pack, decode_slice, read_pack
 from streamd.streams.chunks import Chunk
 from streamd.streams.model import SliceRef
-from streamd.streams.reading import LocatedSlice
+from streamd.streams.queries.reading import LocatedSlice
 
 
 def located(pack: Pack) -> list[LocatedSlice]:

@@ -15,7 +15,7 @@ from streamd.objectstore.errors import ColdRefused, ObjectCorrupt
 from streamd.objectstore.packs import Pack, PackWriter
 from streamd.process.threads import RunBlocking, in_thread
 from streamd.streams.chunks import Chunk
-from streamd.streams.reading import LocatedSlice
+from streamd.streams.queries.reading import LocatedSlice
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.cold_reader import AHEAD_BYTES, READ_BYTES, ColdReader
 from tests.http.serving import until
@@ -98,7 +98,7 @@ async def test_a_single_read_does_not_read_ahead(tmp_path: Path) -> None:
     assert store.calls == 1
 
 
-# The slices that the state returns to a reader at a time (`streams.reading`).
+# The slices that the state returns to a reader at a time (`streams.queries.reading`).
 WINDOW = 16
 
 

@@ -21,7 +21,7 @@ from streamd.storage.raft_snapshots import whole_rows
 from streamd.streams.content import UNDECODABLE
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
-from streamd.streams.tracing import FoundCommand, Trace
+from streamd.streams.queries.tracing import FoundCommand, Trace
 
 # How often segments are listed again while some of them are merged.
 _MAX_LISTS = 5

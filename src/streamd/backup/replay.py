@@ -17,11 +17,11 @@ from streamd.raft.membership import departed
 from streamd.raft.messages import Entry, EntryKind
 from streamd.storage.state_store import StateStore
 from streamd.streams.codec import decode_batch
+from streamd.streams.cold.scrubs import Scrub
 from streamd.streams.content import UNDECODABLE
 from streamd.streams.etags import incarnation_base
 from streamd.streams.machine import Machine
 from streamd.streams.model import LogPosition
-from streamd.streams.scrubs import Scrub
 from streamd.streams.state import State
 
 # Sorts before every key of the state; deleted before the state is used.

@@ -56,8 +56,8 @@ from streamd.storage.install import recover_install
 from streamd.storage.log_storage import open_log, reset_log
 from streamd.storage.raft_snapshots import SnapshotMeta, SnapshotPiece, piece_crc
 from streamd.storage.state_store import StateStore
+from streamd.streams.cold.packs import living_packs
 from streamd.streams.model import LogPosition, Pack
-from streamd.streams.packs import living_packs
 from streamd.streams.state import State
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.fence import FenceNote, remove_fence

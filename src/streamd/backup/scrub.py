@@ -28,10 +28,10 @@ from streamd.objectstore.names import CHECKPOINTS, LOG, PIECES, expect_digest, g
 from streamd.objectstore.objects import ObjectInfo
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
+from streamd.streams.cold.packs import Place, StoredPack, living_page
+from streamd.streams.cold.scrubs import MAX_NAMED, Scrub
 from streamd.streams.commands import Scrubbed
 from streamd.streams.model import Pack
-from streamd.streams.packs import Place, StoredPack, living_page
-from streamd.streams.scrubs import MAX_NAMED, Scrub
 from streamd.tiering.tier import LeaderTerm
 
 log = structlog.get_logger("streamd.objectstore")

@@ -25,7 +25,6 @@ from streamd.group.log_formats import (
     lacking,
 )
 from streamd.group.proposals import OutcomeUnknown, Unavailable
-from streamd.operations.requests import Begin, Cancel, Confirm, Pause, RaiseFeatures, Resume
 from streamd.protocol.problems import Problem, ProblemError
 from streamd.raft.core import (
     ChangeInProgress,
@@ -37,6 +36,7 @@ from streamd.raft.core import (
 )
 from streamd.raft.messages import Configuration
 from streamd.streams.commands import RaiseLevel
+from streamd.streams.operations.requests import Begin, Cancel, Confirm, Pause, RaiseFeatures, Resume
 from streamd.transport import Hello
 from streamd.transport import errors as transport_errors
 

@@ -25,8 +25,8 @@ from streamd.config.names import injected_variables
 from streamd.config.redacted import without_secrets
 from streamd.config.settings import Config, ConfigError, split_address
 from streamd.hosts.commands import programs_of
+from streamd.hosts.inspection.files import secret_files
 from streamd.http.door.listeners import server_tls
-from streamd.inspection.files import secret_files
 from streamd.objectstore.errors import ColdError
 from streamd.process.addresses import is_loopback
 from streamd.process.exits import EXIT_REFUSED

@@ -21,9 +21,9 @@ from streamd.config.settings import Config, ConfigError
 from streamd.hosts.commands import Deed, Given, command_for
 from streamd.hosts.control import ConfiguredHostControl
 from streamd.hosts.running import run_command
-from streamd.operations.hosts import Host, HostError
 from streamd.process.cures import cure
 from streamd.process.exits import EXIT_LOCAL, EXIT_REFUSED, EXIT_USAGE, end
+from streamd.streams.operations.hosts import Host, HostError
 
 _EVERYWHERE = (
     click.argument("node_id", type=click.IntRange(min=1), metavar="NODE"),

@@ -18,7 +18,7 @@ from streamd.group.stores import Stores
 from streamd.objectstore.errors import ColdError
 from streamd.process.exits import errors_in, exit_on
 from streamd.process.privacy import keep_private
-from streamd.streams.packs import living_packs
+from streamd.streams.cold.packs import living_packs
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.fence import FenceNote
 

@@ -19,8 +19,8 @@ from streamd.app import App
 from streamd.commands import greeting
 from streamd.config.names import injected_variables
 from streamd.config.settings import Config, ConfigError, ServerConfig
-from streamd.credentials.tls_files import TlsFiles, export_expiry, reload_on_hangup
 from streamd.group.stores import Stores
+from streamd.http.credentials.tls_files import TlsFiles, export_expiry, reload_on_hangup
 from streamd.http.door.front_door import FrontDoor
 from streamd.http.door.listeners import hold_ports, listen, server_tls
 from streamd.node.node import wall_clock_ms

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from streamd.config.supervisor import TEMPLATES, SupervisorConfig
 from streamd.hosts.templates import filled, values_of
-from streamd.operations.hosts import Host, HostError
+from streamd.streams.operations.hosts import Host, HostError
 
 Deed = Literal["start", "stop", "restart", "install", "status", "logs", "exec"]
 

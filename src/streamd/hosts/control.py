@@ -10,7 +10,7 @@ import trio
 from streamd.config.supervisor import SupervisorConfig
 from streamd.hosts.commands import Deed, Given, command_for, pod_report, update_strategy
 from streamd.hosts.running import run_command
-from streamd.operations.hosts import Host, HostError
+from streamd.streams.operations.hosts import Host, HostError
 
 _POLL_S = 1.0
 

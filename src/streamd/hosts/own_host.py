@@ -15,7 +15,7 @@ from streamd.config.supervisor import SupervisorConfig
 from streamd.hosts.commands import Deed, Given, command_for
 from streamd.hosts.control import instruction
 from streamd.hosts.running import run_command
-from streamd.operations.hosts import Host, HostError
+from streamd.streams.operations.hosts import Host, HostError
 
 _ENCODER = msgspec.json.Encoder()
 

@@ -12,8 +12,8 @@ from contextlib import suppress
 import trio
 
 from streamd.config.names import PREFIX
-from streamd.operations.hosts import HostError
 from streamd.process.cures import cure
+from streamd.streams.operations.hosts import HostError
 
 MAX_OUTPUT_BYTES = 64 * 1024
 # From SIGTERM to SIGKILL, for a command whose time is over.

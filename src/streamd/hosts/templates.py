@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from streamd.operations.hosts import Host, HostError, is_release
+from streamd.streams.operations.hosts import Host, HostError, is_release
 
 # No name begins with a dash, or has a space or a character that a shell reads.
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:.]{2,45}")

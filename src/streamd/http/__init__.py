@@ -15,6 +15,7 @@ The rooms, from the outside in; each imports only those below it.
   make the same `Request` and pass it to the application.
 - `sockets/`: bytes in and out, within limits.
 - `console/`: the files of the console, and the policy of its page.
+- `credentials/`: certificates and keys from outside: files, TLS handshakes, identity providers.
 - `protocol/`: requests and responses as values, parsed strictly; `refusals` is where exceptions of
   other parts become problems (`streamd.protocol.problems`).
 

@@ -12,7 +12,7 @@ from streamd.storage.state_store import StateStore
 from streamd.streams.commands import BeginUpload, Outcome, PublishSnapshot, Result, StorePart
 from streamd.streams.model import VerifiedPosition
 from streamd.streams.offsets import Position
-from streamd.streams.reading import find_part
+from streamd.streams.queries.reading import find_part
 from streamd.streams.state import State
 from streamd.tiering.cold_reader import ColdReader
 

@@ -16,7 +16,7 @@ from streamd.node.node import Node
 from streamd.process.metrics import Metrics
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
-from streamd.streams.packs import stored_packs
+from streamd.streams.cold.packs import stored_packs
 from streamd.tiering.tier import ColdTier, LeaderTerm, PeriodicTask
 
 

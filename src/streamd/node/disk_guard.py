@@ -24,7 +24,7 @@ import trio
 from streamd.config.settings import StorageConfig
 from streamd.group.admission import Admission
 from streamd.group.state_flusher import LogGrowth
-from streamd.inspection.disks import DiskSpace, disk_space, low_bytes
+from streamd.hosts.inspection.disks import DiskSpace, disk_space, low_bytes
 from streamd.process.metrics import Metrics
 from streamd.process.threads import RunBlocking
 

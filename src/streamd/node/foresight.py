@@ -13,7 +13,7 @@ from streamd.group.proposals import OutcomeUnknown
 from streamd.node.reads import Reads
 from streamd.streams import keys, quotas
 from streamd.streams.commands import Append, Command, Create, Outcome, PublishSnapshot, Sweep
-from streamd.streams.foresight import foresee
+from streamd.streams.queries.foresight import foresee
 from streamd.streams.state import stream_keys
 
 # A write with a payload of at most this many bytes is small.

@@ -10,7 +10,7 @@ from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.hosts.commands import Deed
 from streamd.hosts.control import ConfiguredHostControl
 from streamd.hosts.own_host import act_on_own_host, answer_leader, ask_node
-from streamd.operations.hosts import Host, HostError
+from streamd.streams.operations.hosts import Host, HostError
 
 # An answer has its way back after the command's time.
 _ANSWER_S = 5.0

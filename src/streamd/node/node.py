@@ -24,17 +24,17 @@ from streamd.cluster.administration import Administration
 from streamd.cluster.cluster import Cluster
 from streamd.cluster.shipping import SnapshotReceiver, SnapshotSender
 from streamd.config.settings import ClusterConfig, ColdConfig, StorageConfig
-from streamd.delivery.deliverer import Deliverer
-from streamd.delivery.keyring import Keyring
-from streamd.delivery.webhooks import Webhooks
 from streamd.group.group import Group
 from streamd.group.log_formats import TREE_FORMAT, LogFormats
 from streamd.group.peers import ChangeListener, NoPeers
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.group.reclaim import reclaim_forever
 from streamd.group.stores import Stores, open_core
-from streamd.inspection.disks import DiskSpace, disk_space
+from streamd.hosts.inspection.disks import DiskSpace, disk_space
 from streamd.node.blobs import Blobs
+from streamd.node.delivery.deliverer import Deliverer
+from streamd.node.delivery.keyring import Keyring
+from streamd.node.delivery.webhooks import Webhooks
 from streamd.node.disk_guard import DiskGuard
 from streamd.node.foresight import Foresight
 from streamd.node.operations import Operations
@@ -43,13 +43,13 @@ from streamd.node.position_lookup import PositionLookup
 from streamd.node.prover import Prover
 from streamd.node.reads import Reads
 from streamd.node.subscriptions import SubscriptionReads
-from streamd.operations.hosts import HostControl
 from streamd.process.metrics import Metrics
 from streamd.process.threads import OneThread, RunBlocking
 from streamd.storage.data_dir import LOG_KEY_BYTES
 from streamd.storage.incoming import SnapshotSink
 from streamd.streams.commands import RaiseLevel
 from streamd.streams.machine import Machine
+from streamd.streams.operations.hosts import HostControl
 from streamd.streams.state import State
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.cold_reader import ColdReader

@@ -14,10 +14,12 @@ from streamd.group.group import Group
 from streamd.group.log_formats import OPERATIONS_FORMAT
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.node.operations_driver import OperationsDriver, Surroundings
-from streamd.operations import changes
-from streamd.operations.model import Arguments, Operation, planned, report
-from streamd.operations.planning import Newcomer, Refused, View, plan
-from streamd.operations.requests import (
+from streamd.protocol.problems import Problem, ProblemError
+from streamd.streams.commands import RecordOperation, Result
+from streamd.streams.operations import changes
+from streamd.streams.operations.model import Arguments, Operation, planned, report
+from streamd.streams.operations.planning import Newcomer, Refused, View, plan
+from streamd.streams.operations.requests import (
     Begin,
     Cancel,
     Confirm,
@@ -25,8 +27,6 @@ from streamd.operations.requests import (
     Pause,
     Resume,
 )
-from streamd.protocol.problems import Problem, ProblemError
-from streamd.streams.commands import RecordOperation, Result
 
 log = structlog.get_logger("streamd.operations")
 

@@ -14,10 +14,10 @@ import structlog
 import trio
 
 from streamd.group.proposals import OutcomeUnknown, Unavailable
-from streamd.operations import changes
-from streamd.operations.model import ON_HOST, Operation, Step, in_words
-from streamd.operations.planning import View
-from streamd.operations.steering import (
+from streamd.streams.operations import changes
+from streamd.streams.operations.model import ON_HOST, Operation, Step, in_words
+from streamd.streams.operations.planning import View
+from streamd.streams.operations.steering import (
     Attempt,
     Complete,
     Conclude,

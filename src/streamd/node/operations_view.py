@@ -22,14 +22,14 @@ from streamd.group.group import Group
 from streamd.group.log_formats import LogFormats
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.node.operations_driver import DeedFailed
-from streamd.operations.hosts import Host, HostControl, HostError
-from streamd.operations.model import Operation, Step, in_words
-from streamd.operations.planning import Member, Newcomer, View
-from streamd.operations.requests import RaiseFeatures
 from streamd.protocol.problems import ProblemError
 from streamd.raft.interface import PeerStatus
 from streamd.streams.commands import RecordOperation, Result
 from streamd.streams.content import UNDECODABLE
+from streamd.streams.operations.hosts import Host, HostControl, HostError
+from streamd.streams.operations.model import Operation, Step, in_words
+from streamd.streams.operations.planning import Member, Newcomer, View
+from streamd.streams.operations.requests import RaiseFeatures
 
 log = structlog.get_logger("streamd.operations")
 

@@ -11,9 +11,9 @@ import trio
 from streamd import __version__
 from streamd.auth.tokens import shown_id
 from streamd.config.settings import Config
-from streamd.inspection.facts import EndingToken, NodeFacts, PeerFacts, StoreFacts, SyncFacts
-from streamd.inspection.ports import reach
-from streamd.inspection.survey import survey
+from streamd.hosts.inspection.facts import EndingToken, NodeFacts, PeerFacts, StoreFacts, SyncFacts
+from streamd.hosts.inspection.ports import reach
+from streamd.hosts.inspection.survey import survey
 from streamd.node.node import Node
 from streamd.objectstore.errors import ColdError
 from streamd.process.metrics import Metrics

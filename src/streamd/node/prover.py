@@ -24,7 +24,7 @@ from streamd.raft.messages import EntryKind
 from streamd.streams.chunks import Window
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
-from streamd.streams.reading import home
+from streamd.streams.queries.reading import home
 
 # How long the log is searched.
 SEARCH_S = 60.0

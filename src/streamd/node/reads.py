@@ -12,7 +12,9 @@ from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.chunks import AnyChunk, Limit, OffsetMismatch, Slice, Window, joined
-from streamd.streams.listing import (
+from streamd.streams.model import Bucket, Stream
+from streamd.streams.offsets import Position
+from streamd.streams.queries.listing import (
     BucketPage,
     BucketQuery,
     ListQuery,
@@ -20,9 +22,14 @@ from streamd.streams.listing import (
     list_buckets,
     list_streams,
 )
-from streamd.streams.model import Bucket, Stream
-from streamd.streams.offsets import Position
-from streamd.streams.reading import StoredRead, find_record, finder, gather, home, read_from_store
+from streamd.streams.queries.reading import (
+    StoredRead,
+    find_record,
+    finder,
+    gather,
+    home,
+    read_from_store,
+)
 from streamd.streams.state import State, load_rows
 from streamd.streams.tables import Table
 from streamd.tiering.cold_reader import ColdReader

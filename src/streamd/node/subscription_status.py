@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from streamd.group.group import Group
 from streamd.process.metrics import Metrics
-from streamd.subscriptions.model import Subscription
+from streamd.streams.subscriptions.model import Subscription
 
 # To count so many costs about a millisecond of the event loop, and they are not counted again for
 # ten times as long in ms.

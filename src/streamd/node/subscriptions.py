@@ -12,7 +12,7 @@ from streamd.node.reads import Reads
 from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
-from streamd.streams.linked import (
+from streamd.streams.subscriptions.linked import (
     Candidates,
     LinkedPage,
     LinkedStream,
@@ -20,7 +20,7 @@ from streamd.streams.linked import (
     candidates,
     shown,
 )
-from streamd.subscriptions.model import MAX_ACKS
+from streamd.streams.subscriptions.model import MAX_ACKS
 
 # Streams in an answer or a notification: as many as one request can acknowledge.
 MAX_STREAMS = MAX_ACKS

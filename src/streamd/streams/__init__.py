@@ -11,14 +11,19 @@ against its stream's conditions, `ETag`, producer and sequence, then adds it to 
 (`tails`), where an open `chunks.OpenChunk` collects it and live readers get it. A flush of the
 state (`State.begin_flush`) turns changes into rows of the key space in `keys` and closes chunks at
 a size. Later a `FlushCold` command says that a pack of the object store holds a slice of the stream
-(`packing`), and the node may evict its chunks. A snapshot (`snapshots`) or a deletion makes the
-records garbage, which notes of their own list for removal, a bounded amount at a time.
+(`cold.packing`), and the node may evict its chunks. A snapshot (`snapshots`) or a deletion makes
+the records garbage, which notes of their own list for removal, a bounded amount at a time.
 
 Modules: `model` and `offsets` are the values that the state holds; `tables` and `tails` keep them
 in memory over the key-value store; `state` joins them. `checks` judges a command before it is
 proposed (`fault`) and in the log (`is_applicable`). `machine` applies commands, with `forks`,
-`producers`, `snapshots`, `blobs`, `packing` and `sessions` for the larger ones. `reading`,
-`listing`, `etags` and `packs` answer questions and change nothing.
+`producers`, `snapshots`, `blobs` and `sessions` for the larger ones, and with what has a folder:
+
+- `subscriptions/`: workers that are woken when streams have something for them.
+- `fencing/`: streams on which these workers write under a claim, or not at all.
+- `operations/`: changes of the cluster in steps.
+- `cold/`: which records are in which pack of the cold store.
+- `queries/`: what changes nothing: reads, lists, outcomes known before.
 
 Invariants:
 

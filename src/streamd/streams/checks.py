@@ -59,7 +59,8 @@ from streamd.streams.model import (
     Verdict,
     VerifiedPosition,
 )
-from streamd.streams.subscription_commands import (
+from streamd.streams.subscriptions.checks import config_fault, is_fence, is_id, is_worker
+from streamd.streams.subscriptions.commands import (
     AcknowledgeWake,
     AddSubscriptionKey,
     BeginDelivery,
@@ -74,9 +75,8 @@ from streamd.streams.subscription_commands import (
     VerifyClaim,
     WakeSubscription,
 )
+from streamd.streams.subscriptions.model import MAX_ACKS, MAX_NAMED, MAX_OWNER_CHARACTERS, Ack
 from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
-from streamd.subscriptions.checks import config_fault, is_fence, is_id, is_worker
-from streamd.subscriptions.model import MAX_ACKS, MAX_NAMED, MAX_OWNER_CHARACTERS, Ack
 
 MAX_TAGS = 64
 DIGEST_BYTES = 32

@@ -12,8 +12,8 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import astuple
 
-from streamd.operations.model import Operation
 from streamd.streams.bounds import Number
+from streamd.streams.cold.scrubs import Scrub
 from streamd.streams.limits import Kind, Limits
 from streamd.streams.log_keys import LogKey
 from streamd.streams.model import (
@@ -27,10 +27,10 @@ from streamd.streams.model import (
     VerifiedPosition,
 )
 from streamd.streams.offsets import START, Position
-from streamd.streams.scrubs import Scrub
-from streamd.streams.subscription_commands import SubscriptionCommand
+from streamd.streams.operations.model import Operation
+from streamd.streams.subscriptions.commands import SubscriptionCommand
+from streamd.streams.subscriptions.model import FenceStamp, WakeReport
 from streamd.streams.token_commands import TokenCommand
-from streamd.subscriptions.model import FenceStamp, WakeReport
 
 
 class Create(msgspec.Struct, frozen=True, array_like=True, tag="create", gc=False):

@@ -7,21 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from streamd.streams import (
-    buckets,
-    expiry,
-    keys,
-    links,
-    operation_records,
-    packing,
-    producers,
-    quotas,
-    seals,
-    snapshots,
-    tokens,
-    write_fences,
-)
+from streamd.streams import buckets, expiry, keys, producers, quotas, snapshots, tokens
 from streamd.streams.checks import in_runs, is_applicable
+from streamd.streams.cold import packing
 from streamd.streams.commands import (
     AddLogKey,
     Append,
@@ -53,14 +41,17 @@ from streamd.streams.commands import (
     Touch,
 )
 from streamd.streams.content import DEFAULT_CONTENT_TYPE, same_media_type
+from streamd.streams.fencing import seals, write_fences
 from streamd.streams.forks import Anchor, ForkRefused, end_stream, resolve_fork
 from streamd.streams.model import Bucket, IfMatch, Stream
 from streamd.streams.offsets import Position
+from streamd.streams.operations import records as operation_records
 from streamd.streams.sessions import PackageStamp, open_session
 from streamd.streams.state import State
-from streamd.streams.subscribing import Subscribing
+from streamd.streams.subscriptions import links
+from streamd.streams.subscriptions.applying import Subscribing
+from streamd.streams.subscriptions.wakes import Wakes
 from streamd.streams.token_commands import CreateToken, RevokeToken, RotateToken
-from streamd.streams.wakes import Wakes
 
 
 class Machine:

@@ -11,12 +11,12 @@ from enum import Enum
 import msgspec
 
 from streamd.proofs.tree import HASH_BYTES
+from streamd.streams.cold.scrubs import Scrub
 from streamd.streams.content import DEFAULT_CONTENT_TYPE, media_type
+from streamd.streams.fencing.fences import StreamFence
 from streamd.streams.log_keys import LogKey
 from streamd.streams.offsets import START, Position
-from streamd.streams.scrubs import Scrub
-from streamd.subscriptions.fences import StreamFence
-from streamd.subscriptions.model import Link
+from streamd.streams.subscriptions.model import Link
 
 
 class ForkRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -85,7 +85,8 @@ class ProducerState(msgspec.Struct, array_like=True, gc=False):
     """The last request of a producer that took effect, and the tail that it led to.
 
     `touched_ms` is the log time of that request, 0 for a producer that its stream does not count.
-    One that `is_bound` has written under a claim, and only claims may use its id (`write_fences`).
+    One that `is_bound` has written under a claim, and only claims may use its id
+    (`fencing.write_fences`).
     """
 
     epoch: int
@@ -191,9 +192,9 @@ class Stream(msgspec.Struct, array_like=True, gc=False):
     `kept_from` is the byte from which the stream's own records are kept; None if its bucket does
     not count its bytes yet (`quotas`). `producers` is how many producers are counted (`producers`).
 
-    `links` are those to subscriptions, in the order of their numbers (`links`). An append need not
-    look at them if `watched` is `Header.pattern_version`. `fence` is empty unless the stream takes
-    fenced writes.
+    `links` are those to subscriptions, in the order of their numbers (`subscriptions.links`). An
+    append need not look at them if `watched` is `Header.pattern_version`. `fence` is empty unless
+    the stream takes fenced writes.
     """
 
     stream_id: int

@@ -5,7 +5,7 @@ A stream remembers its producers, and at most `MAX_PRODUCERS` of those that are 
 before it has been idle for `MIN_IDLE_MS`: until then a request that is sent again must be
 recognised. A further producer is refused while no other may be ended.
 
-A producer that has written under a claim stays for as long as its stream (`write_fences`).
+A producer that has written under a claim stays for as long as its stream (`fencing.write_fences`).
 
 Producers of requests that were not counted, which came before all members understood this, stay
 until they send another one.

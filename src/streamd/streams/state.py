@@ -29,6 +29,7 @@ from streamd.streams.commands import (
     Touch,
 )
 from streamd.streams.etags import incarnation_base
+from streamd.streams.fencing.fences import EndedClaims
 from streamd.streams.limits import LimitsTable
 from streamd.streams.model import (
     Blob,
@@ -41,9 +42,9 @@ from streamd.streams.model import (
     Upload,
 )
 from streamd.streams.offsets import Position
-from streamd.streams.operation_records import OperationRecords, abandon
+from streamd.streams.operations.records import OperationRecords, abandon
 from streamd.streams.sessions import WriteSession
-from streamd.streams.subscription_commands import (
+from streamd.streams.subscriptions.commands import (
     AcknowledgeWake,
     ClaimWake,
     EndDelivery,
@@ -54,11 +55,10 @@ from streamd.streams.subscription_commands import (
     UnlinkStream,
     WakeSubscription,
 )
-from streamd.streams.subscription_records import SubscriptionRecords
+from streamd.streams.subscriptions.records import SubscriptionRecords
 from streamd.streams.tables import KeyValue, Table
 from streamd.streams.tails import Tails
 from streamd.streams.tokens import Tokens
-from streamd.subscriptions.fences import EndedClaims
 
 _STREAM_LIMIT = 50_000
 _PRODUCER_LIMIT = 50_000

@@ -18,7 +18,7 @@ from streamd.objectstore.errors import (
     ObjectMissing,
 )
 from streamd.streams.chunks import Chunk
-from streamd.streams.reading import LocatedSlice
+from streamd.streams.queries.reading import LocatedSlice
 from streamd.tiering.async_store import AsyncObjectStore
 
 log = structlog.get_logger("streamd.objectstore")

@@ -25,7 +25,7 @@ from streamd.streams.chunks import Chunk, gathered
 from streamd.streams.commands import FlushCold, NewSlice, Result
 from streamd.streams.model import Blob, Stream
 from streamd.streams.offsets import Position
-from streamd.streams.reading import read_stored
+from streamd.streams.queries.reading import read_stored
 from streamd.streams.tables import KeyValue
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.tier import LeaderTerm

@@ -30,9 +30,9 @@ from streamd.objectstore.objects import MAX_PAGE
 from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
+from streamd.streams.cold.packs import Place, StoredPack, pack_page
 from streamd.streams.commands import DropSlices, ForgetPacks
 from streamd.streams.model import Pack
-from streamd.streams.packs import Place, StoredPack, pack_page
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.cold_reader import ColdReader
 from streamd.tiering.fence import Guard

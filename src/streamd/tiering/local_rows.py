@@ -16,7 +16,7 @@ from streamd.storage.state_store import StateStore
 from streamd.streams import keys
 from streamd.streams.chunks import Chunk, gathered
 from streamd.streams.model import ColdSlice
-from streamd.streams.reading import read_stored
+from streamd.streams.queries.reading import read_stored
 
 log = structlog.get_logger("streamd.objectstore")
 

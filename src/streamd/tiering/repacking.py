@@ -23,9 +23,9 @@ from streamd.objectstore.packs import PackWriter, decode_slice, read_pack
 from streamd.process.threads import RunBlocking
 from streamd.storage.state_store import StateStore
 from streamd.streams import keys
+from streamd.streams.cold.packs import Place, StoredPack, living_page
 from streamd.streams.commands import MovedSlice, MoveSlices
 from streamd.streams.model import ColdSlice, Pack, SliceRef
-from streamd.streams.packs import Place, StoredPack, living_page
 from streamd.tiering.async_store import AsyncObjectStore
 from streamd.tiering.tier import LeaderTerm
 

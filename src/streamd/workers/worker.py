@@ -14,7 +14,7 @@ import trio
 from msgspec.structs import replace
 
 from streamd.config.settings import Config
-from streamd.credentials.tls_files import TlsFiles
+from streamd.http.credentials.tls_files import TlsFiles
 from streamd.http.door.front_door import FrontDoor
 from streamd.http.door.listeners import server_tls, start_listening
 from streamd.http.http2.asgi import AsgiApplication

@@ -17,17 +17,17 @@ from streamd.commands.checking import faults_of, listeners_of, warnings_of
 from streamd.commands.doctor.findings import Examined
 from streamd.config.redacted import holds_secrets
 from streamd.config.settings import Config, split_address
-from streamd.http.door.listeners import listen
-from streamd.inspection.disks import measure_syncs
-from streamd.inspection.facts import (
+from streamd.hosts.inspection.disks import measure_syncs
+from streamd.hosts.inspection.facts import (
     NodeFacts,
     PortFacts,
     PrivateFileFacts,
     StoreFacts,
     SyncFacts,
 )
-from streamd.inspection.ports import reach
-from streamd.inspection.survey import survey
+from streamd.hosts.inspection.ports import reach
+from streamd.hosts.inspection.survey import survey
+from streamd.http.door.listeners import listen
 from streamd.objectstore.check import check_object_store
 from streamd.objectstore.errors import ColdError
 from streamd.process.privacy import is_open_to_others

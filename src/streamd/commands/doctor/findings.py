@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from streamd.inspection.facts import NodeFacts
+from streamd.hosts.inspection.facts import NodeFacts
 
 
 class Level(StrEnum):

@@ -10,7 +10,7 @@ import msgspec
 from streamd.client.errors import StreamdError
 from streamd.commands.doctor.findings import ClockOffset, Examined
 from streamd.commands.operating import AT_LEADER, Json, Operator
-from streamd.inspection.facts import NodeFacts
+from streamd.hosts.inspection.facts import NodeFacts
 from streamd.protocol.problems import Problem
 
 _MAX_ASKED = 8

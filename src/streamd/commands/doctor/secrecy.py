@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from streamd.commands.doctor.findings import Examined, Finding, fail, ok, span, warn
-from streamd.inspection.facts import CertificateFacts
+from streamd.hosts.inspection.facts import CertificateFacts
 
 _SOON_S = 21 * 86_400
 

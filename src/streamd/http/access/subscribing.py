@@ -14,9 +14,9 @@ from streamd.auth.identity import Identity
 from streamd.auth.scopes import Scopes
 from streamd.http.access.rates import ANONYMOUS
 from streamd.protocol.problems import Problem
-from streamd.subscriptions import globs
-from streamd.subscriptions.model import SubscriptionConfig
-from streamd.subscriptions.paths import key_of, path_of
+from streamd.streams.subscriptions import globs
+from streamd.streams.subscriptions.model import SubscriptionConfig
+from streamd.streams.subscriptions.paths import key_of, path_of
 
 _ONE, _ANY = "*", "**"
 

@@ -17,8 +17,8 @@ from streamd.http.protocol.fields import Headers, wants_fence
 from streamd.http.protocol.messages import Request
 from streamd.protocol.headers import ELECTRIC_CLAIM_TOKEN, WRITE_FENCE, WRITE_TOKEN
 from streamd.protocol.problems import Problem, ProblemError
-from streamd.subscriptions.model import Credential, FenceStamp
-from streamd.subscriptions.tokens import (
+from streamd.streams.subscriptions.model import Credential, FenceStamp
+from streamd.streams.subscriptions.tokens import (
     TokenExpired,
     TokenInvalid,
     TokenKind,

@@ -12,7 +12,8 @@ from streamd.audit_trail.trail import note
 from streamd.config.settings import split_address
 from streamd.http.admin.operator import Answer, Operator, sender
 from streamd.node.operations import Operations
-from streamd.operations.model import (
+from streamd.protocol.problems import Problem
+from streamd.streams.operations.model import (
     MAX_ADDRESSES,
     MAX_TEXT_BYTES,
     MAX_WINDOW_MS,
@@ -21,7 +22,7 @@ from streamd.operations.model import (
     Kind,
     report,
 )
-from streamd.operations.requests import (
+from streamd.streams.operations.requests import (
     Begin,
     Cancel,
     Confirm,
@@ -29,7 +30,6 @@ from streamd.operations.requests import (
     RaiseFeatures,
     Resume,
 )
-from streamd.protocol.problems import Problem
 
 _MAX_ID = 2**63 - 1
 _Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_BYTES // 4)]

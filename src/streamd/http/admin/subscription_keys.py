@@ -9,8 +9,8 @@ from streamd.audit_trail.trail import note
 from streamd.group.log_formats import SUBSCRIPTIONS_FORMAT
 from streamd.http.admin.operator import Answer, Operator
 from streamd.protocol.problems import Problem
-from streamd.subscriptions.keys import TooManySubscriptionKeys
-from streamd.subscriptions.webhook_texts import kid_of
+from streamd.streams.subscriptions.signing_keys import TooManySubscriptionKeys
+from streamd.streams.subscriptions.webhook_texts import kid_of
 
 
 class SubscriptionKeyBody(msgspec.Struct):

@@ -15,7 +15,7 @@ import trio
 
 from streamd.auth.certificates import Certificate
 from streamd.config.settings import ConfigError, ServerConfig
-from streamd.credentials.tls_files import TlsFiles
+from streamd.http.credentials.tls_files import TlsFiles
 from streamd.http.protocol.messages import COMMON_HEAD
 from streamd.http.protocol.refusals import error_response
 from streamd.http.protocol.wire import STATUS_LINES, body_parts
@@ -151,7 +151,7 @@ def _ssl_context(server: ServerConfig) -> ssl.SSLContext:
 def _ask_for_certificates(context: ssl.SSLContext, authorities: str, mode: str) -> None:
     """Ask clients for certificates of these authorities alone, for clients. A wrong one ends the
     handshake also where none is needed. Raises `ConfigError`."""
-    import streamd.credentials.client_certificates  # noqa: F401 - now, not while a client waits
+    import streamd.http.credentials.client_certificates  # noqa: F401 - now, not while a client waits
 
     context.verify_mode = ssl.CERT_REQUIRED if mode == "required" else ssl.CERT_OPTIONAL
     # An authority is trusted without the one above it, as Python does by itself from 3.13 on.
@@ -168,7 +168,7 @@ def client_certificate(stream: trio.SSLStream[Any]) -> Certificate | None:
     if der is None:
         return None
     # Only here: cryptography takes long to import.
-    from streamd.credentials.client_certificates import parse_certificate
+    from streamd.http.credentials.client_certificates import parse_certificate
 
     certificate = parse_certificate(der)
     if certificate is None:

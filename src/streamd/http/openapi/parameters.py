@@ -23,7 +23,7 @@ from streamd.protocol.headers import (
 )
 from streamd.streams.bounds import MAX_BUCKETED_BYTES
 from streamd.streams.keys import RESERVED_BUCKETS
-from streamd.subscriptions.model import MAX_ID_CHARACTERS
+from streamd.streams.subscriptions.model import MAX_ID_CHARACTERS
 
 _RESERVED = ", ".join(f"`{name.decode()}`" for name in sorted(RESERVED_BUCKETS))
 

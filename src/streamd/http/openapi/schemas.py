@@ -30,8 +30,8 @@ from streamd.http.subscriptions.bodies import (
     SubscriptionsBody,
     VerifiedBody,
 )
-from streamd.operations.model import Kind, State
 from streamd.proofs.published import PublishedHead, PublishedKey
+from streamd.streams.operations.model import Kind, State
 
 _STRUCTS = (
     ErrorBody,

@@ -10,9 +10,9 @@ from streamd.auth.scopes import ScopeError
 from streamd.backup.record_search import Unprovable
 from streamd.backup.saving import BackupInProgress, NoSuchBackup
 from streamd.config.settings import ConfigError
-from streamd.delivery.keyring import KeysSealed
 from streamd.group.proposals import DiskLow, NotAMember, OutcomeUnknown, Unavailable
 from streamd.http.protocol.messages import Response
+from streamd.node.delivery.keyring import KeysSealed
 from streamd.objectstore.errors import ColdError, ObjectCorrupt, ObjectMissing
 from streamd.process.diagnostics import ProfileInProgress
 from streamd.protocol.problems import Problem, ProblemError

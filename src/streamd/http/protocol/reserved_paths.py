@@ -14,9 +14,9 @@ from streamd.http.protocol.raw_paths import (
     has_escaped_slash,
 )
 from streamd.protocol.problems import Problem
-from streamd.subscriptions.checks import is_id
-from streamd.subscriptions.model import MAX_ID_CHARACTERS
-from streamd.subscriptions.paths import key_of, normalised
+from streamd.streams.subscriptions.checks import is_id
+from streamd.streams.subscriptions.model import MAX_ID_CHARACTERS
+from streamd.streams.subscriptions.paths import key_of, normalised
 
 # Of the segment under which no stream can be, relative to the root of the streams.
 RESERVED = b"__ds"

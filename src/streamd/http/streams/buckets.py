@@ -23,7 +23,7 @@ from streamd.streams.commands import CreateBucket, DeleteBucket, Result, Sweep
 from streamd.streams.etags import state_tag
 from streamd.streams.keys import is_bucket_id, stream_key
 from streamd.streams.limits import Limits
-from streamd.streams.listing import BucketQuery, Listed, ListQuery, Page
+from streamd.streams.queries.listing import BucketQuery, Listed, ListQuery, Page
 
 MAX_LISTED = 1000
 _MAX_SWEPT = 1000

@@ -12,9 +12,9 @@ from streamd.http.protocol.messages import Response
 from streamd.http.protocol.refusals import error_response
 from streamd.protocol.problems import Problem
 from streamd.streams.commands import Append, Outcome
+from streamd.streams.fencing.fences import Seal
 from streamd.streams.offsets import Position
-from streamd.subscriptions.fences import Seal
-from streamd.subscriptions.model import WakeReport
+from streamd.streams.subscriptions.model import WakeReport
 
 FENCED = b"Write-Fence: true\r\n"
 _MESSAGES = {

@@ -19,7 +19,7 @@ from streamd.node.foresight import SMALL_WRITE_BYTES
 from streamd.protocol.headers import CONTENT_ENCODING, CONTENT_TYPE
 from streamd.streams import quotas
 from streamd.streams.content import JSON_SEPARATOR, Records, is_json
-from streamd.subscriptions.model import FenceStamp
+from streamd.streams.subscriptions.model import FenceStamp
 
 
 async def refusal_of_large_write(

@@ -22,10 +22,10 @@ from streamd.http.streams.tailing import tail_by_sse
 from streamd.node.reads import OffsetGone
 from streamd.protocol.headers import IF_NONE_MATCH
 from streamd.protocol.problems import Problem
-from streamd.streams import seals
 from streamd.streams.chunks import OffsetMismatch, Slice
 from streamd.streams.content import is_json
 from streamd.streams.etags import range_tag, state_tag
+from streamd.streams.fencing import seals
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
 

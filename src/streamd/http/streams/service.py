@@ -30,7 +30,7 @@ from streamd.protocol.problems import Problem
 from streamd.streams.commands import Outcome, Result, Sweep
 from streamd.streams.model import Stream
 from streamd.streams.offsets import Position
-from streamd.subscriptions.model import Credential, FenceStamp
+from streamd.streams.subscriptions.model import Credential, FenceStamp
 
 
 def _vary(names: Sequence[bytes]) -> bytes:

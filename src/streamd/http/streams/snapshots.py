@@ -24,9 +24,9 @@ from streamd.streams.blobs import PART_BYTES
 from streamd.streams.chunks import OffsetMismatch, Window
 from streamd.streams.commands import Outcome, Result
 from streamd.streams.content import DEFAULT_CONTENT_TYPE
-from streamd.streams.foresight import foresee_snapshot
 from streamd.streams.model import Snapshot, Stream
 from streamd.streams.offsets import Position
+from streamd.streams.queries.foresight import foresee_snapshot
 from streamd.streams.quotas import note_refusal
 
 # A slow client may need minutes for a part. A shorter part is logged sooner: an upload without a

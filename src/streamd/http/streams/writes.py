@@ -45,7 +45,7 @@ from streamd.streams.etags import CLOSED, STATE_TAG, state_tag
 from streamd.streams.model import ForkRequest, VerifiedPosition
 from streamd.streams.offsets import Position
 from streamd.streams.producers import MAX_PRODUCERS
-from streamd.subscriptions.model import FenceStamp
+from streamd.streams.subscriptions.model import FenceStamp
 
 _TOO_MANY_PRODUCERS = error_response(
     Problem.TOO_MANY_PRODUCERS,

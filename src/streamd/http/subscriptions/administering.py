@@ -36,18 +36,22 @@ from streamd.node.subscriptions import MAX_STREAMS
 from streamd.protocol.problems import Problem
 from streamd.streams.bounds import MAX_SAFE_INTEGER
 from streamd.streams.commands import Command, Outcome, Result
-from streamd.streams.subscription_commands import (
+from streamd.streams.subscriptions import globs
+from streamd.streams.subscriptions.commands import (
     DeleteSubscription,
     LinkStreams,
     PutSubscription,
     UnlinkStream,
     WakeSubscription,
 )
-from streamd.subscriptions import globs
-from streamd.subscriptions.model import MAX_NAMED, Subscription, SubscriptionConfig
-from streamd.subscriptions.paths import key_of, normalised
-from streamd.subscriptions.webhook_texts import JWKS_CONTENT_TYPE
-from streamd.subscriptions.webhook_urls import WebhookUrlRejected, parse_network, parse_webhook_url
+from streamd.streams.subscriptions.model import MAX_NAMED, Subscription, SubscriptionConfig
+from streamd.streams.subscriptions.paths import key_of, normalised
+from streamd.streams.subscriptions.webhook_texts import JWKS_CONTENT_TYPE
+from streamd.streams.subscriptions.webhook_urls import (
+    WebhookUrlRejected,
+    parse_network,
+    parse_webhook_url,
+)
 
 JSON_HEAD = b"Content-Type: application/json\r\nCache-Control: no-store\r\n"
 _KEY_SET_HEAD = b"Content-Type: %b\r\nCache-Control: public, max-age=300\r\n" % (

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from streamd.protocol.problems import Problem
 from streamd.streams.bounds import MAX_SAFE_INTEGER
 from streamd.streams.content import UNDECODABLE
-from streamd.subscriptions.model import (
+from streamd.streams.subscriptions.model import (
     DEFAULT_LEASE_MS,
     MAX_ACKS,
     MAX_DESCRIPTION_CHARACTERS,
@@ -20,7 +20,7 @@ from streamd.subscriptions.model import (
     MAX_WORKER_CHARACTERS,
     MIN_LEASE_MS,
 )
-from streamd.subscriptions.webhook_texts import NotifiedStream
+from streamd.streams.subscriptions.webhook_texts import NotifiedStream
 
 MAX_BODY_BYTES = 1024 * 1024
 _MAX_PATH_BYTES = 1024

@@ -12,9 +12,9 @@ from streamd.http.subscriptions.administering import json_response
 from streamd.http.subscriptions.bodies import VerifiedBody
 from streamd.protocol.problems import Problem, ProblemError
 from streamd.streams.commands import Result
-from streamd.streams.subscription_commands import VerifyClaim
-from streamd.subscriptions.model import FenceStamp
-from streamd.subscriptions.tokens import TokenExpired, TokenInvalid
+from streamd.streams.subscriptions.commands import VerifyClaim
+from streamd.streams.subscriptions.model import FenceStamp
+from streamd.streams.subscriptions.tokens import TokenExpired, TokenInvalid
 
 _ENDED = error_response(Problem.FENCED, "write token claim is fenced", reason="precheck")
 

@@ -14,10 +14,10 @@ from streamd.http.subscriptions.bodies import (
     SubscriptionBody,
     WebhookBody,
 )
-from streamd.streams.linked import LinkedPage
-from streamd.subscriptions.model import Subscription
-from streamd.subscriptions.paths import path_of
-from streamd.subscriptions.webhook_texts import jwks_url
+from streamd.streams.subscriptions.linked import LinkedPage
+from streamd.streams.subscriptions.model import Subscription
+from streamd.streams.subscriptions.paths import path_of
+from streamd.streams.subscriptions.webhook_texts import jwks_url
 
 _HOST = b"host"
 

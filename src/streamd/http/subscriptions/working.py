@@ -34,11 +34,11 @@ from streamd.http.subscriptions.bodies import (
 from streamd.protocol.problems import Problem
 from streamd.streams.commands import Outcome, Result
 from streamd.streams.offsets import parse_offset
-from streamd.streams.subscription_commands import AcknowledgeWake, ClaimWake, ReleaseWake
-from streamd.subscriptions.checks import is_worker
-from streamd.subscriptions.model import Ack, WakeReport, WakeStamp
-from streamd.subscriptions.paths import key_of, normalised
-from streamd.subscriptions.tokens import (
+from streamd.streams.subscriptions.checks import is_worker
+from streamd.streams.subscriptions.commands import AcknowledgeWake, ClaimWake, ReleaseWake
+from streamd.streams.subscriptions.model import Ack, WakeReport, WakeStamp
+from streamd.streams.subscriptions.paths import key_of, normalised
+from streamd.streams.subscriptions.tokens import (
     TokenExpired,
     TokenInvalid,
     TokenKind,
