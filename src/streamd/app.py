@@ -40,6 +40,7 @@ from streamd.auth.certificates import ListedCertificates
 from streamd.auth.identity import Identity
 from streamd.backup.publishing import open_targets
 from streamd.cluster.cluster import Cluster
+from streamd.config.secret_files import read_secret
 from streamd.config.settings import (
     ADMIN_CONNECTIONS,
     ClusterConfig,
@@ -487,14 +488,6 @@ def peer_credentials(cluster: ClusterConfig) -> Credentials:
     `ConfigError`."""
     secret = None
     if cluster.secret_file is not None:
-        try:
-            secret = Path(cluster.secret_file).read_bytes().strip()
-        except OSError as error:
-            raise ConfigError(f"cluster.secret_file: {with_cure(error)}") from None
-        if len(secret) < MIN_SECRET_BYTES:
-            raise ConfigError(
-                f"cluster.secret_file: {cluster.secret_file} has {len(secret)} bytes, and a secret "
-                f"needs at least {MIN_SECRET_BYTES}: make one with: openssl rand -hex 32"
-            )
+        secret = read_secret("cluster.secret_file", cluster.secret_file, MIN_SECRET_BYTES)
     tls_name = cluster.tls_name if cluster.tls_ca is not None else None
     return Credentials(secret, tls_name, optional=cluster.insecure)

@@ -106,9 +106,16 @@ class GroupView:
 
     # -- changes ------------------------------------------------------------------------------
 
-    async def leadership_changed(self) -> None:
-        """Wait until the node's role, its leader or its term changes."""
-        await self.leader_or_term_changed.park()
+    async def wait_to_lead(self) -> int:
+        """Wait until this node leads; returns the term in which it does."""
+        while not self.leads:
+            await self.leader_or_term_changed.park()
+        return self.term
+
+    async def wait_for_end_of(self, term: int) -> None:
+        """Wait for the end of this node's leadership in that term."""
+        while self.leads and self.term == term:
+            await self.leader_or_term_changed.park()
 
     async def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait for a condition that the group's turns make true; False on a timeout."""

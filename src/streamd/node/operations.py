@@ -77,15 +77,11 @@ class Operations:
         """Run until cancelled. Raises `StorageError`."""
         view = self._group.view
         while True:
-            if not view.leads:
-                await view.leadership_changed()
-                continue
-            term = view.term
+            term = await view.wait_to_lead()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._raise_features)
                 nursery.start_soon(self._drive)
-                while view.leads and view.term == term:
-                    await view.leadership_changed()
+                await view.wait_for_end_of(term)
                 nursery.cancel_scope.cancel()
 
     async def _raise_features(self) -> None:

@@ -167,10 +167,7 @@ class ColdTier:
             for task in self.node_tasks:
                 nursery.start_soon(task.run)
             while True:
-                if self._group.view.leads:
-                    await self._lead(LeaderTerm(self._group.view.term))
-                else:
-                    await self._group.view.leadership_changed()
+                await self._lead(LeaderTerm(await self._group.view.wait_to_lead()))
 
     def run_now(self) -> None:
         """Make the leader's tasks look for work now."""
@@ -184,8 +181,7 @@ class ColdTier:
             async with trio.open_nursery() as nursery:
                 for task in self.leader_tasks:
                     nursery.start_soon(task.run, lead)
-                while self._group.view.leads and self._group.view.term == lead.term:
-                    await self._group.view.leadership_changed()
+                await self._group.view.wait_for_end_of(lead.term)
                 nursery.cancel_scope.cancel()
         finally:
             self.lead = None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from streamd.config.settings import Config, ConfigError, ServerConfig
+from streamd.config.secret_files import read_secret
+from streamd.config.settings import Config, ServerConfig
 from streamd.config.subscriptions import SubscriptionsConfig
 from streamd.node.delivery.sender import Poster, WebhookSender
 from streamd.node.delivery.targets import WebhookTargets
-from streamd.process.cures import with_cure
 from streamd.streams.subscriptions.signing_keys import MIN_SEALING_SECRET_BYTES
 
 
@@ -49,13 +48,4 @@ def _own_url(server: ServerConfig) -> str:
 def _sealing_secret(config: SubscriptionsConfig) -> bytes | None:
     if config.secret_file is None:
         return None
-    try:
-        secret = Path(config.secret_file).read_bytes().strip()
-    except OSError as error:
-        raise ConfigError(f"subscriptions.secret_file: {with_cure(error)}") from None
-    if len(secret) < MIN_SEALING_SECRET_BYTES:
-        raise ConfigError(
-            f"subscriptions.secret_file: {config.secret_file} has {len(secret)} bytes, and a "
-            f"secret needs at least {MIN_SEALING_SECRET_BYTES}: make one with: openssl rand -hex 32"
-        )
-    return secret
+    return read_secret("subscriptions.secret_file", config.secret_file, MIN_SEALING_SECRET_BYTES)
