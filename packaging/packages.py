@@ -21,7 +21,7 @@ def make_packages(tree: Path, directory: Path, version: str) -> None:
         "ARCH": _ARCHITECTURES[platform.machine()],
         "GLIBC": platform.libc_ver()[1],
         "TREE": str(tree.resolve()),
-        # Before the release, to both package managers.
+        # Both package managers sort `~` before anything else: the release is newer.
         "VERSION": version.replace(".dev", "~dev"),
     }
     nfpm = str(Path(sys.executable).with_name("nfpm"))

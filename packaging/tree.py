@@ -32,7 +32,7 @@ _LEFT_OUT = (
     "_crypt.*", "crypt.*", "_dbm.*", "_gdbm.*", "_test*", "_xxtestfuzz.*", "_xxsubinterpreters.*",
     "nis.*", "ossaudiodev.*", "readline.*", "xxlimited*",
 )  # fmt: skip
-# Parts of the C library: they must fit the kernel's and the loader's of the machine.
+# Parts of the C library: they must fit the machine's kernel and loader.
 _OF_THE_SYSTEM = re.compile(r"(lib(c|m|dl|rt|util|pthread|resolv|nsl)|ld-linux[\w-]*)\.so\.\d+$")
 _SHARED = re.compile(r"^\s*\S+ => (/\S+) \(", re.MULTILINE)
 

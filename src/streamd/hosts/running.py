@@ -18,7 +18,7 @@ from streamd.streams.operations.hosts import HostError
 MAX_OUTPUT_BYTES = 64 * 1024
 # From SIGTERM to SIGKILL, for a command whose time is over.
 _GRACE_S = 2.0
-# What a command wrote is there when it ends. What it started may hold the pipe open for ever.
+# For reading the rest of the output: what a command started may hold the pipe open for ever.
 _REST_S = 0.5
 _SHOWN_LINES = 5
 _SHOWN_CHARACTERS = 200

@@ -32,7 +32,7 @@ log = structlog.get_logger("streamd.operations")
 
 # How often a new leader looks whether it may raise the features without being asked.
 _RAISE_S = 1.0
-# So many changes of the record may come in between before an operator's is given up.
+# How often an operator's change is made again because another one came first.
 _TRIES = 10
 
 

@@ -29,11 +29,11 @@ from streamd.streams.operations.steering import (
 
 log = structlog.get_logger("streamd.operations")
 
-# How often the cluster is looked at while something has to become different.
+# How often the cluster is looked at while an effect is awaited.
 _LOOK_S = 0.5
 # An attempt recorded longer ago than this is not made: another leader may have made its own.
 _PROMPT_S = 5.0
-# Operators' changes of the record come seldom.
+# How often the result of an attempt is recorded again because an operator changed the record.
 _CHANGES_MEANWHILE = 10
 
 
@@ -113,7 +113,7 @@ class OperationsDriver:
             case Conclude(state=state, why=why):
                 changed = changes.ended(operation, state, why, view)
         if await self._around.record(changed):
-            _tell(operation, changed)
+            _log_progress(operation, changed)
         return True
 
     async def _attempt(self, attempt: Operation) -> None:
@@ -160,7 +160,7 @@ class OperationsDriver:
                 return
 
 
-def _tell(before: Operation, after: Operation) -> None:
+def _log_progress(before: Operation, after: Operation) -> None:
     if after.has_ended:
         log.info(
             "an operation has ended",

@@ -22,8 +22,8 @@ class DiskFacts(msgspec.Struct, frozen=True):
 
 
 class SyncFacts(msgspec.Struct, frozen=True):
-    """How long synced writes took: how many there were, and what 99 of 100 kept to. Without a time
-    some took longer than the node's histogram can tell, more than 5 s. `of` says which writes."""
+    """How long synced writes took: their number, and the time within which 99 of 100 ended. None is
+    beyond the node's histogram: more than 5 s. `of` says which writes."""
 
     of: str
     count: int

@@ -14,7 +14,7 @@ _SWAPPED = re.compile(r"^VmSwap:\s+(\d+) kB$", re.MULTILINE)
 
 
 def limits(proc: Path = _PROC) -> LimitFacts:
-    """The limits of this process. Reads `proc`, and takes what it does not have for unknown."""
+    """The limits of this process. Reads `proc`; what is missing there is None or 0."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     swapped = _SWAPPED.search(_text(proc / "self" / "status"))
     return LimitFacts(

@@ -35,32 +35,32 @@ def settle(state: State, stream: Stream) -> None:
 
 
 def link(stream: Stream, subscription: Subscription) -> None:
-    """A fenced stream is linked to a subscription; earlier claims do not concern it. The caller
-    stores the stream."""
+    """Mark a fenced stream as linked to a subscription, whose earlier claims do not concern it. The
+    caller stores the stream."""
     ended = fences.ended_generation(subscription)
     stream.fence = fences.linked(stream.fence, subscription.number, ended)
 
 
 def unlink(state: State, stream: Stream, subscription: Subscription) -> None:
-    """A fenced stream is no longer linked to a subscription. The caller stores the stream."""
+    """Mark a fenced stream as no longer linked to a subscription. The caller stores the stream."""
     settle(state, stream)
     stream.fence = fences.unlinked(stream.fence, stream.tail, subscription)
 
 
 def write(stream: Stream, stamp: FenceStamp) -> None:
-    """A write under a claim took effect. The caller stores the stream."""
+    """Note a write that took effect under a claim. The caller stores the stream."""
     stream.fence = fences.written(stream.fence, stamp.number, stamp.generation, stream.tail)
 
 
 def delete(state: State, subscription: Subscription) -> None:
-    """A subscription is deleted: its last generation ends with it."""
+    """Note the last generation of a deleted subscription, for the streams linked to it."""
     if subscription.fenced_links:
         ended = EndedClaims(subscription.generation, subscription.fenced_links)
         state.ended_claims.put(keys.number(subscription.number), ended)
 
 
 def drop(state: State, stream: Stream) -> None:
-    """A fenced stream ends, and what it remembers with it."""
+    """Remove the fence of a stream that ends."""
     before, stream.fence = stream.fence.marks, StreamFence()
     _forget(state, stream, before)
 

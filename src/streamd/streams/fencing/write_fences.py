@@ -53,7 +53,7 @@ def refusal(state: State, stream: Stream, command: Append, now_ms: int) -> Outco
         return None
     if reason == "scope":
         return out_of_scope()
-    return _told(reason, subscription, now_ms)
+    return _fenced(reason, subscription, now_ms)
 
 
 def out_of_scope() -> Outcome:
@@ -110,7 +110,7 @@ def _refusal_of_open(state: State, stream: Stream, command: Append, now_ms: int)
     found = [state.subscriptions.get(mark.number) for mark in stream.fence.marks]
     known_ones = [one for one in found if one is not None]
     known_ones.sort(key=lambda one: (one.is_leased(now_ms), one.generation))
-    return _told("bound", known_ones[-1] if known_ones else None, now_ms)
+    return _fenced("bound", known_ones[-1] if known_ones else None, now_ms)
 
 
 def holder_of(subscription: Subscription) -> str:
@@ -120,8 +120,8 @@ def holder_of(subscription: Subscription) -> str:
     return subscription.wake.wake_id
 
 
-def _told(reason: Reason, subscription: Subscription | None, now_ms: int) -> Outcome:
-    """A refusal that tells the writer what takes its place."""
+def _fenced(reason: Reason, subscription: Subscription | None, now_ms: int) -> Outcome:
+    """A refusal that reports the present claim of a subscription."""
     if subscription is None:
         return _refused(Result.WRITE_FENCED, reason)
     report = WakeReport(

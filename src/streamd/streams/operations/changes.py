@@ -48,7 +48,7 @@ def begin(
 
 
 def attempted(operation: Operation, incarnation: int, now_ms: int) -> Operation:
-    """An attempt at the current step is about to be made."""
+    """Record that an attempt at the current step is about to be made."""
     record = _current(operation)
     record = replace(
         record,
@@ -64,17 +64,17 @@ def attempted(operation: Operation, incarnation: int, now_ms: int) -> Operation:
 
 
 def carried_out(operation: Operation, now_ms: int) -> Operation:
-    """The attempt was carried out on the host; its effect may take a while to show."""
+    """Record that the host did what it was asked; the effect may take a while to show."""
     return _with_step(operation, replace(_current(operation), confirmed=True), now_ms)
 
 
 def attempt_failed(operation: Operation, note: str, now_ms: int) -> Operation:
-    """The attempt ended with an error; whether it took effect shows."""
+    """Record that the attempt ended with an error. It may have taken effect all the same."""
     return _with_step(operation, replace(_current(operation), note=clipped(note)), now_ms)
 
 
 def asks_operator(operation: Operation, what: str, now_ms: int) -> Operation:
-    """Only the operator can do the step."""
+    """Record that the operator must do the step, and `what` that is."""
     record = replace(_current(operation), note=clipped(what), asks=True)
     asked = _with_step(operation, record, now_ms)
     return asked if operation.state == "paused" else _waiting_for_operator(asked)
@@ -85,7 +85,7 @@ def _waiting_for_operator(operation: Operation) -> Operation:
 
 
 def completed(operation: Operation, note: str, now_ms: int) -> Operation:
-    """The current step is done."""
+    """Record that the current step is done."""
     record = _current(operation)
     record = replace(
         record,
@@ -101,13 +101,13 @@ def completed(operation: Operation, note: str, now_ms: int) -> Operation:
 
 
 def revised(operation: Operation, steps: Iterable[Step], now_ms: int) -> Operation:
-    """Other steps in the place of those from the current one on."""
+    """Replace the steps from the current one on."""
     done = operation.steps[: operation.current]
     return _next(operation, now_ms, steps=(*done, *(StepRecord(step) for step in steps)))
 
 
 def waiting(operation: Operation, reason: str, now_ms: int) -> Operation:
-    """It waits for something else than before."""
+    """Record for what the operation waits now."""
     return _next(operation, now_ms, why=clipped(reason))
 
 
@@ -117,7 +117,7 @@ def ended(
     why: str,
     view: View,
 ) -> Operation:
-    """The end, with the members that the cluster has then."""
+    """End the operation, and record the members that the cluster has then."""
     return _next(
         operation,
         view.now_ms,
@@ -133,7 +133,7 @@ def ended(
 
 
 def paused(operation: Operation, by: str, now_ms: int) -> Operation:
-    """No further attempt is begun until `resumed`. Raises `Refused`."""
+    """Begin no further attempt until `resumed`. Raises `Refused`."""
     _must_go_on(operation)
     if operation.state == "paused":
         raise Refused(f"operation {operation.operation_id} is paused already")
@@ -158,7 +158,7 @@ def cancelled(operation: Operation, by: str, now_ms: int) -> Operation:
 
 
 def confirmed(operation: Operation, now_ms: int) -> Operation:
-    """The operator has done what it waits for. Raises `Refused`."""
+    """Record that the operator has done what it waits for. Raises `Refused`."""
     _must_go_on(operation)
     if operation.state != "waiting_for_operator":
         raise Refused(f"operation {operation.operation_id} waits for nothing from the operator")

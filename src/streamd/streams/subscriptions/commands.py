@@ -1,4 +1,4 @@
-"""The commands about subscriptions (see `commands`), all of log format 7.
+"""The commands about subscriptions (see `streamd.streams.commands`), all of log format 7.
 
 Clients cause the first group, by the subscription's id and, with a token, for one wake. A `number`
 in it, if it is not 0, is that of the subscription that the sender may use: another one may have got
@@ -37,7 +37,7 @@ class DeleteSubscription(msgspec.Struct, frozen=True, array_like=True, tag="dele
 
 
 class LinkStreams(msgspec.Struct, frozen=True, array_like=True, tag="link-streams"):
-    """A subscription names further streams: all of them, or with `TOO_MANY_LINKS` none. `DONE`."""
+    """Let a subscription name further streams: all, or with `TOO_MANY_LINKS` none. `DONE`."""
 
     subscription_id: str
     keys: list[bytes]

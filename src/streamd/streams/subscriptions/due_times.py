@@ -35,7 +35,7 @@ class DueTimes:
 
     def take(self, until_ms: int, limit: int) -> list[int]:
         """Up to `limit` of the numbers whose time has come by `until_ms`, the earliest first. They
-        are not due again until their time is another one, or `put_back` is called."""
+        are not due again until their time changes, or `put_back` is called."""
         found: list[int] = []
         while len(found) < limit:
             self._drop_replaced()

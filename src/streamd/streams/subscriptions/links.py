@@ -146,7 +146,7 @@ def _forget(state: State, key: bytes, stream: Stream, link: Link) -> None:
 
 
 def _settle(state: State, key: bytes, subscription: Subscription, link: Link) -> None:
-    """The stream has nothing pending for a subscription any longer."""
+    """Note that nothing of the stream is pending for a subscription any longer."""
     link.is_pending = False
     subscription.pending -= 1
     if subscription.latest == key:

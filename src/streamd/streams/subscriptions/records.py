@@ -176,7 +176,7 @@ class SubscriptionRecords:
         return self._keys
 
     def keep_keys(self, kept: Iterable[SubscriptionKey]) -> None:
-        """These are the keys from now on."""
+        """Replace the keys."""
         known, self._keys = self._keys, {key.number: key for key in kept}
         self._dirty_keys |= known.keys() ^ self._keys.keys()
         self.version = object()

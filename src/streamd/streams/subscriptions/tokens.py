@@ -3,8 +3,8 @@
 ``dsc_<payload>.<mac>`` acknowledges a wake, by callback or claim; ``dsw_<payload>.<mac>`` writes
 to the fenced streams of the subscription. Anyone can read the payload, MessagePack in base64url;
 the MAC (HMAC-SHA-256) covers all text before it, so that neither kind passes for the other.
-A token says what was true when it was made; whether its wake is still the current one, the log
-decides.
+A token says what was true when it was made. The log decides whether its wake is still the current
+one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-# What a token outlives its lease by: the clocks of nodes differ, and the log has the last word.
+# How long a token outlives its lease: the clocks of nodes differ, and the log ends leases.
 GRACE_MS = 5_000
 # Longer ones cannot have been made here.
 MAX_TOKEN_BYTES = 2_048

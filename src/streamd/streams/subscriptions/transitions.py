@@ -35,7 +35,8 @@ def retry_delay_ms(wake: str, failures: int) -> int:
 
 
 def begin_wake(subscription: Subscription, wake: Wake) -> None:
-    """The next generation begins. After failures its first attempt waits as a retry would."""
+    """Begin the wake of the next generation. After failures its first attempt waits as a retry
+    would."""
     subscription.generation += 1
     subscription.wake = wake
     subscription.holder = ""
@@ -46,7 +47,7 @@ def begin_wake(subscription: Subscription, wake: Wake) -> None:
 
 
 def end_wake(subscription: Subscription) -> None:
-    """Nothing is outstanding any longer: no wake, no lease and no attempt."""
+    """End the outstanding wake, with its lease and its attempts."""
     subscription.wake = None
     subscription.holder = ""
     subscription.lease_until_ms = None
@@ -67,7 +68,7 @@ def is_current(subscription: Subscription, stamp: WakeStamp) -> bool:
 
 
 def claim(subscription: Subscription, worker: str, now_ms: int) -> None:
-    """A worker takes the outstanding wake."""
+    """Give the outstanding wake to a worker, with a lease."""
     assert subscription.wake is not None, "only a wake can be claimed"
     subscription.holder = worker
     subscription.failures, subscription.why = 0, ""
@@ -76,7 +77,7 @@ def claim(subscription: Subscription, worker: str, now_ms: int) -> None:
 
 
 def renew(subscription: Subscription, now_ms: int) -> None:
-    """A worker is alive: an ack, or a callback, which also ends the retries."""
+    """Renew the lease after an acknowledgement or a callback. The worker is alive: retries end."""
     subscription.is_received = True
     subscription.failures, subscription.why = 0, ""
     subscription.next_attempt_ms = None
@@ -110,7 +111,7 @@ def may_attempt(subscription: Subscription, wake: str, attempt: int, now_ms: int
 
 
 def begin_attempt(subscription: Subscription, now_ms: int) -> None:
-    """An attempt to deliver a webhook's wake begins, and the lease with it."""
+    """Begin an attempt to deliver a webhook's wake, and the lease with it."""
     subscription.attempts += 1
     subscription.next_attempt_ms = None
     _lease(subscription, now_ms)
@@ -127,14 +128,15 @@ def is_latest_attempt(subscription: Subscription, wake: str, attempt: int) -> bo
 
 
 def attempt_arrived(subscription: Subscription) -> None:
-    """The latest attempt was answered with success, or the event of the wake was written."""
+    """Note that the latest attempt succeeded: the receiver answered so, or the wake's event was
+    written."""
     subscription.is_received = True
     subscription.failures, subscription.why = 0, ""
     subscription.next_attempt_ms = None
 
 
 def attempt_failed(subscription: Subscription, why: str, now_ms: int) -> None:
-    """The latest attempt failed, so another one is due later. Not so if a callback has come: then
+    """Note that the latest attempt failed, and when the next one is due. After a callback none is:
     the worker has the wake, whatever became of its answer."""
     if subscription.is_received:
         return
