@@ -129,6 +129,7 @@ class VerifyClaim(msgspec.Struct, array_like=True, gc=False, tag="verify-claim")
 
 class AddSubscriptionKey(msgspec.Struct, array_like=True, gc=False, tag="add-subscription-key"):
     key: Key
+    revokes: bool = False
 
 
 class BeginDelivery(msgspec.Struct, array_like=True, gc=False, tag="begin-delivery"):

@@ -49,7 +49,7 @@ ARGUMENTS = {
     "limits set": "bucket demo --max-streams 1",
     "list": "demo",
     "log-head": "",
-    "keys rotate": "",
+    "keys rotate": "--revoke",
     "log-key rotate": "",
     "node exec": "--config {directory}/node.toml 2 true",
     "node logs": "--config {directory}/node.toml 2",

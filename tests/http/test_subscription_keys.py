@@ -63,6 +63,28 @@ def test_too_many_rotations_are_refused(server: ServerProcess) -> None:
         assert answer.json()["error"]["code"] == "TOO_MANY_SUBSCRIPTION_KEYS"
 
 
+def test_a_stolen_key_is_revoked_and_the_audit_trail_says_so(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    with checked_client(base_url=server.url) as client:
+        for _ in range(MAX_SUBSCRIPTION_KEYS):
+            stolen = rotated(client)["kid"]
+        answer = client.post("/cluster/subscription-keys/rotate", json={"revoke": "yes"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+        answer = client.post("/cluster/subscription-keys/rotate", json={"revoke": True})
+        kid = answer.json()["kid"]
+        assert answer.json() == {"kid": kid, "published": [kid]}
+        assert kid != stolen
+        published = client.get("/v1/stream/__ds/jwks.json").json()["keys"]
+        assert [one["kid"] for one in published] == [kid]
+        assert Shell(server.url)("keys", "rotate", "--revoke").endswith(b" is the key in use\n")
+    assert server.stop() == 0
+    trail = [json.loads(line) for line in (tmp_path / "audit").read_bytes().splitlines()]
+    acts = [one["details"] for one in trail if one["event"] == "done" and one["status"] == 200]
+    assert [one["revoke"] for one in acts] == [False] * MAX_SUBSCRIPTION_KEYS + [True, True]
+    assert acts[-2]["kid"] == kid
+
+
 def test_the_command_says_which_keys_are_published(server: ServerProcess) -> None:
     shell = Shell(server.url)
     first = shell("keys", "rotate").decode()

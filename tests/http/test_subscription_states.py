@@ -112,6 +112,20 @@ async def test_below_its_feature_level_nothing_is_proposed(
         refused = await client.post("/auth/tokens", json=asked, headers=headers)
         assert refused.json()["error"]["code"] == "FEATURES_NOT_RAISED"
         assert len(server.node.group.state.tokens) == 0
+        limits = "/cluster/limits/identities/token:worker"
+        asked = {"requests_per_s": 100, "max_subscriptions": 1}
+        refused = await client.put(limits, json=asked, headers=headers)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (
+            409,
+            "FEATURES_NOT_RAISED",
+        )
+        assert len(server.node.group.state.limits) == 0
+        rotating = {"json": {"revoke": True}, "headers": headers}
+        refused = await client.post("/cluster/subscription-keys/rotate", **rotating)
+        assert refused.json()["error"]["code"] == "FEATURES_NOT_RAISED"
+        # What the release before has stays as it was.
+        allowed = await client.put(limits, json={"requests_per_s": 100}, headers=headers)
+        assert allowed.status_code == 200
         missing = await client.get(f"{ALL}/one", headers=headers)
         assert missing.json()["error"]["code"] == "SUBSCRIPTION_NOT_FOUND"
         keys = await client.get("/v1/stream/__ds/jwks.json")

@@ -84,7 +84,14 @@ class NodeProcess(RunningProcess):
 
     def post(self, path: str, body: Mapping[str, object] | None = None) -> tuple[int, Any]:
         """Status and decoded answer of an administrative request."""
-        answer = self._ask("POST", path, json.dumps(body or {}), _ADMIN_TIMEOUT_S)
+        return self._administer("POST", path, body or {})
+
+    def put(self, path: str, body: Mapping[str, object]) -> tuple[int, Any]:
+        """As `post`, with a PUT."""
+        return self._administer("PUT", path, body)
+
+    def _administer(self, method: str, path: str, body: Mapping[str, object]) -> tuple[int, Any]:
+        answer = self._ask(method, path, json.dumps(body), _ADMIN_TIMEOUT_S)
         assert answer is not None, f"node {self.node_id} did not answer {path}"
         return answer[0], json.loads(answer[1])
 

@@ -106,6 +106,15 @@ class MixedCluster:
         self.cluster.wait_ready()
         work.send_clients_to(new_id)
 
+    def assert_limits_subscriptions(self, node: NodeProcess, *, is_raised: bool) -> None:
+        """An upgraded node limits subscriptions only once every member applies such a limit."""
+        limits = {"max_subscriptions": 1}
+        status, answer = node.put("/cluster/limits/identities/token:t_mixed", limits)
+        if is_raised:
+            assert (status, answer) == (200, limits)
+        else:
+            assert (status, answer["error"]["code"]) == (409, "FEATURES_NOT_RAISED")
+
     def assert_refuses(self, newcomer: NodeProcess, understood: int) -> None:
         """The cluster says to a new node of the earlier release what it lacks."""
         request = {"address": self.cluster.peer_address(newcomer.node_id)}
@@ -147,6 +156,7 @@ def test_before_the_feature_level_is_raised_each_node_may_be_taken_back(tmp_path
             *first, last = mixed.leader_last()
             for node in first:
                 mixed.upgrade(node)
+                mixed.assert_limits_subscriptions(node, is_raised=False)
             mixed.break_things(work)
             mixed.upgrade(last)
             mixed.kill_leader(work)
@@ -155,7 +165,9 @@ def test_before_the_feature_level_is_raised_each_node_may_be_taken_back(tmp_path
                 cluster.wait_ready()
             mixed.kill_leader(work)
             mixed.upgrade_all()
+            mixed.assert_limits_subscriptions(cluster.leader(), is_raised=False)
             administer(cluster.leader(), "features")
+            mixed.assert_limits_subscriptions(cluster.leader(), is_raised=True)
             mixed.kill_leader(work)
         mixed.assert_refuses(mixed.newcomer(4), understood=LOG_FORMAT - 1)
         member = cluster.followers(cluster.leader())[0]

@@ -132,7 +132,7 @@ COMMANDS: list[Command] = [
     AcknowledgeWake("mailer", _WAKE, [Ack(_KEY, 3, 17)], True),
     ReleaseWake("mailer", _WAKE),
     VerifyClaim(_FENCE),
-    AddSubscriptionKey(SubscriptionKey(1, bytes(32), bytes(64), True, NOW_MS)),
+    AddSubscriptionKey(SubscriptionKey(1, bytes(32), bytes(64), True, NOW_MS), True),
     BeginDelivery(7, "w_1", 2),
     EndDelivery(7, "w_1", 2, True, "why", [Ack(_KEY, 3, 17)], True),
     EndLeases([7, 8]),

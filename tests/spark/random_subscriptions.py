@@ -61,7 +61,8 @@ class RandomSubscriptions:
         if random.random() < 0.02:
             number = len(records.keys) and max(records.keys)
             secret = bytes(64 if random.random() < 0.8 else 92)
-            return AddSubscriptionKey(SubscriptionKey(number + 1, bytes(32), secret))
+            key = SubscriptionKey(number + 1, bytes(32), secret)
+            return AddSubscriptionKey(key, revokes=number % 3 == 2)
         one = random.choice(list(records.records.values()))
         if random.random() < 0.6:
             return self._about_wake(one, now_ms)

@@ -361,6 +361,19 @@ def test_too_many_keys_in_a_day_are_refused(driver: Subscribed) -> None:
     assert len(driver.state.subscriptions.keys) == MAX_SUBSCRIPTION_KEYS
 
 
+def test_a_key_that_revokes_the_others_stays_alone(driver: Subscribed) -> None:
+    for number in range(1, MAX_SUBSCRIPTION_KEYS + 1):
+        assert driver.do(AddSubscriptionKey(key_of(number))).result is Result.DONE
+    driver.flush()
+    number = MAX_SUBSCRIPTION_KEYS + 1
+    assert driver.do(AddSubscriptionKey(key_of(number - 1), True)).result is Result.STALE
+    assert len(driver.state.subscriptions.keys) == MAX_SUBSCRIPTION_KEYS
+    assert driver.do(AddSubscriptionKey(key_of(number), True)).result is Result.DONE
+    driver.flush()
+    driver.reopen()
+    assert list(driver.state.subscriptions.keys) == [number]
+
+
 def test_a_key_without_the_sizes_of_one_is_invalid(driver: Subscribed) -> None:
     for wrong in (SubscriptionKey(1, b"", b""), replace(key_of(1), number=-1)):
         assert driver.do(AddSubscriptionKey(wrong)).result is Result.INVALID

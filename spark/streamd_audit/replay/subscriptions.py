@@ -439,7 +439,7 @@ class Subscriptions:
     # -- the leader ------------------------------------------------------------------------------
 
     def _add_key(self, command: commands.AddSubscriptionKey) -> str:
-        result, self.keys = with_key(self.keys, command.key, self._now_ms)
+        result, self.keys = with_key(self.keys, command, self._now_ms)
         return result
 
     def _renew(self, _: RenewIncarnations) -> str:

@@ -286,7 +286,7 @@ class Problem(Enum):
         "Keep the present key.")
     TOO_MANY_SUBSCRIPTION_KEYS = (409,
         "8 keys of subscriptions are published: those that were replaced within the last 24 hours",
-        "Rotate again tomorrow.")
+        "Rotate again tomorrow, or with `--revoke`, which ends all earlier keys at once.")
     TOKEN_NOT_FOUND = 404, "no token has this id or name", "List the tokens."
     TOKEN_EXISTS = 409, "a token has this name", "Choose another name, or rotate that token."
     CANNOT_SIGN = (409,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 import trio
 
 from streamd.config.settings import Config, ConfigError
 from streamd.config.subscriptions import SubscriptionsConfig
+from streamd.group.proposals import Unavailable
 from streamd.node.delivery import webhooks
-from streamd.node.delivery.keyring import KeysSealed
+from streamd.node.delivery.keyring import Keyring, KeysSealed
+from streamd.node.delivery.webhooks import Webhooks
 from streamd.node.node import Node
 from streamd.streams.subscriptions.model import WakeReport
 from streamd.streams.subscriptions.signing_keys import (
@@ -100,6 +104,47 @@ async def test_too_many_rotations_in_a_day_are_refused(tmp_path: Path) -> None:
         clock.now_ms += 24 * 3_600_000 + 1
         key = await node.keyring.rotate()
         assert [one.number for one in node.keyring.known.values()] == [key.number - 1, key.number]
+
+
+async def test_a_stolen_key_leaves_at_once_with_the_tokens_that_it_made(tmp_path: Path) -> None:
+    async with receiver(DONE) as there, node_with_webhooks(tmp_path) as node:
+        await create_stream(node, "a")
+        await subscribe(node, "s", there.url)
+        await node.keyring.rotate()
+        stolen = kids(node)
+        token = node.keyring.mint("callback", wake(node.group.now_ms() + 60_000)).encode()
+        assert node.keyring.verify(token, "callback").key_number == 2
+        await node.keyring.rotate(revokes=True)
+        assert kids(node) == [node.keyring.signing_kid]
+        assert not {node.keyring.signing_kid} & {*stolen}
+        with pytest.raises(TokenInvalid):
+            node.keyring.verify(token, "callback")
+        await append_to(node, "a", b"one")
+        await there.count(1)
+        signed = there.requests[0].headers["webhook-signature"]
+        assert f"kid={node.keyring.signing_kid}," in signed
+
+
+async def test_of_two_rotations_at_once_one_is_refused_with_what_it_revokes(tmp_path: Path) -> None:
+    """Both add the key of one number, as at two nodes at once."""
+    async with node_with_webhooks(tmp_path) as node:
+        await node.keyring.ensure()
+        stolen = node.keyring.signing_kid
+        other = Keyring(node.group, Webhooks(), Random(1))
+        outcomes: dict[bool, str] = {}
+
+        async def rotate(keyring: Keyring, *, revokes: bool) -> None:
+            try:
+                await keyring.rotate(revokes=revokes)
+                outcomes[revokes] = "done"
+            except Unavailable:
+                outcomes[revokes] = "refused"
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(rotate, other, revokes=False))
+            nursery.start_soon(partial(rotate, node.keyring, revokes=True))
+        assert sorted(outcomes.values()) == ["done", "refused"]
+        assert (stolen not in kids(node)) == (outcomes[True] == "done")
 
 
 async def test_sealed_keys_are_used_with_their_secret(tmp_path: Path) -> None:

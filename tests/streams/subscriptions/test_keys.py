@@ -100,6 +100,17 @@ def test_the_key_before_the_last_stays_and_older_ones_for_a_day() -> None:
     assert [key.number for key in known] == [4, 5]
 
 
+def test_a_key_that_revokes_leaves_none_of_the_others() -> None:
+    known: tuple[SubscriptionKey, ...] = ()
+    for number in range(1, MAX_SUBSCRIPTION_KEYS + 1):
+        known = with_key(known, made(number), number) or ()
+    assert len(known) == MAX_SUBSCRIPTION_KEYS
+    last = made(MAX_SUBSCRIPTION_KEYS + 1)
+    assert with_key(known, last, 100, revokes=True) == (replace(last, added_ms=100),)
+    assert with_key(known, made(1), 100, revokes=True) is None, "another number revokes nothing"
+    assert with_key((last,), made(last.number + 1), 101) is not None
+
+
 def test_rotations_that_publish_too_many_keys_are_refused() -> None:
     known: tuple[SubscriptionKey, ...] = ()
     for number in range(1, MAX_SUBSCRIPTION_KEYS + 1):

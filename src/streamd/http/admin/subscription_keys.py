@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from quart import Response
+from quart import Response, request
 
 from streamd.audit_trail.trail import note
 from streamd.group.log_formats import SUBSCRIPTIONS_FORMAT
@@ -11,6 +11,12 @@ from streamd.http.admin.operator import Answer, Operator
 from streamd.protocol.problems import Problem
 from streamd.streams.subscriptions.signing_keys import TooManySubscriptionKeys
 from streamd.streams.subscriptions.webhook_texts import kid_of
+
+
+class KeyRotation(msgspec.Struct, forbid_unknown_fields=True):
+    """With `revoke` no earlier key stays published, and no token that one of them made is valid."""
+
+    revoke: bool = False
 
 
 class SubscriptionKeyBody(msgspec.Struct):
@@ -28,8 +34,10 @@ async def rotate(operator: Operator) -> Answer:
             "subscriptions need a feature level that this cluster does not have yet: run this "
             "release on every member, then `streamd cluster features --raise`"
         )
+    asked = msgspec.json.decode(await request.get_data() or b"{}", type=KeyRotation)
+    note(revoke=asked.revoke)
     try:
-        key = await node.keyring.rotate()
+        key = await node.keyring.rotate(revokes=asked.revoke)
     except TooManySubscriptionKeys:
         raise Problem.TOO_MANY_SUBSCRIPTION_KEYS.error() from None
     kid = kid_of(key.public_key)

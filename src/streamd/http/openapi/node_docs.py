@@ -249,8 +249,18 @@ ROTATE_SUBSCRIPTION_KEY = Operation(
         "503 UNAVAILABLE",
         "503 OUTCOME_UNKNOWN",
     ),
-    body=_EMPTY,
-    description="The key before the new one stays published, and others for a day.",
+    body={
+        "required": False,
+        "content": json_content(
+            {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {"revoke": {"type": "boolean", "default": False}},
+            }
+        ),
+    },
+    description="The key before the new one stays published, and others for a day. With `revoke` "
+    "none of them stays, and no token that they made is valid.",
 )
 
 _BACKUP = json_content(

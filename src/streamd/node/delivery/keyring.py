@@ -76,27 +76,30 @@ class Keyring:
                     await self._add(1)
                     await self._group.reads.catch_up()
 
-    async def rotate(self) -> SubscriptionKey:
-        """Replace the key in use; it stays published, and the tokens that it made stay valid.
+    async def rotate(self, *, revokes: bool = False) -> SubscriptionKey:
+        """Replace the key in use; it stays published, and the tokens that it made stay valid. With
+        `revokes` neither is so, of all earlier keys.
 
         Raises `TooManySubscriptionKeys`, `Unavailable`, `OutcomeUnknown`.
         """
         async with self._adding:
             await self._group.reads.catch_up()
             number = max(self.known, default=0) + 1
-            if await self._add(number) is Result.TOO_MANY_SUBSCRIPTION_KEYS:
+            result = await self._add(number, revokes=revokes)
+            if result is Result.TOO_MANY_SUBSCRIPTION_KEYS:
                 raise TooManySubscriptionKeys
             await self._group.reads.catch_up()
             key = self.known.get(number)
-            if key is None:
+            if result is not Result.DONE or key is None:
+                # It may have the same number, and have revoked nothing.
                 raise Unavailable("another key was added at the same time")
-            log.info("the key of subscriptions was replaced", key=number)
+            log.info("the key of subscriptions was replaced", key=number, revokes=revokes)
             return key
 
-    async def _add(self, number: int) -> Result:
+    async def _add(self, number: int, *, revokes: bool = False) -> Result:
         random = self._random.randbytes(SECRET_BYTES + NONCE_BYTES)
         key = new_key(number, random, sealing_secret=self._secret)
-        outcome = await self._group.writes.propose(AddSubscriptionKey(key))
+        outcome = await self._group.writes.propose(AddSubscriptionKey(key, revokes))
         return outcome.result
 
     # -- using them ---------------------------------------------------------------------------

@@ -295,8 +295,9 @@ class Subscribing:
 
     def _add_key(self, command: AddSubscriptionKey, now_ms: int) -> Outcome:
         records = self._state.subscriptions
+        known = tuple(records.keys.values())
         try:
-            kept = with_key(tuple(records.keys.values()), command.key, now_ms)
+            kept = with_key(known, command.key, now_ms, revokes=command.revokes)
         except TooManySubscriptionKeys:
             return Outcome(Result.TOO_MANY_SUBSCRIPTION_KEYS)
         if kept is None:

@@ -101,11 +101,14 @@ class VerifyClaim(msgspec.Struct, frozen=True, array_like=True, tag="verify-clai
 
 
 class AddSubscriptionKey(msgspec.Struct, frozen=True, array_like=True, tag="add-subscription-key"):
-    """A key of the cluster becomes the one in use, and earlier ones stay for a while
-    (`keys.with_key`): `DONE`; `STALE` if another has its number by then;
-    `TOO_MANY_SUBSCRIPTION_KEYS`."""
+    """A key of the cluster becomes the one in use, and earlier ones stay for a while, or leave now
+    if it `revokes` them (`signing_keys.with_key`).
+
+    `DONE`; `STALE` if another has its number by then; `TOO_MANY_SUBSCRIPTION_KEYS`.
+    """
 
     key: SubscriptionKey
+    revokes: bool = False
 
 
 class BeginDelivery(msgspec.Struct, frozen=True, array_like=True, tag="begin-delivery"):

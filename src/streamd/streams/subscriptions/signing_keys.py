@@ -78,23 +78,30 @@ class TooManySubscriptionKeys(Exception):
 
 
 def with_key(
-    known: tuple[SubscriptionKey, ...], key: SubscriptionKey, now_ms: int
+    known: tuple[SubscriptionKey, ...],
+    key: SubscriptionKey,
+    now_ms: int,
+    *,
+    revokes: bool = False,
 ) -> tuple[SubscriptionKey, ...] | None:
     """The keys once another is added at `now_ms` of log time; None unless it is the next one.
 
-    The key before it stays, and those that were replaced less than `KEPT_MS` ago. Raises
-    `TooManySubscriptionKeys`.
+    The key before it stays, and those that were replaced less than `KEPT_MS` ago; none of them if
+    it `revokes` them. Raises `TooManySubscriptionKeys`.
     """
     number = known[-1].number + 1 if known else 1
     if key.number != number or not key.has_sizes:
         return None
+    added = replace(key, added_ms=now_ms)
+    if revokes:
+        return (added,)
     replaced_ms = [one.added_ms for one in known[1:]]
     kept = [
         one for one, at_ms in zip(known[:-1], replaced_ms, strict=True) if at_ms > now_ms - KEPT_MS
     ]
     if len(kept) + 2 > MAX_SUBSCRIPTION_KEYS:
         raise TooManySubscriptionKeys
-    return (*kept, *known[-1:], replace(key, added_ms=now_ms))
+    return (*kept, *known[-1:], added)
 
 
 def new_key(number: int, random: bytes, *, sealing_secret: bytes | None) -> SubscriptionKey:
