@@ -113,15 +113,15 @@ async def test_below_its_feature_level_nothing_is_proposed(
         assert refused.json()["error"]["code"] == "FEATURES_NOT_RAISED"
         assert len(server.node.group.state.tokens) == 0
         limits = "/cluster/limits/identities/token:worker"
-        asked = {"requests_per_s": 100, "max_subscriptions": 1}
-        refused = await client.put(limits, json=asked, headers=headers)
+        both = {"requests_per_s": 100, "max_subscriptions": 1}
+        refused = await client.put(limits, json=both, headers=headers)
         assert (refused.status_code, refused.json()["error"]["code"]) == (
             409,
             "FEATURES_NOT_RAISED",
         )
         assert len(server.node.group.state.limits) == 0
-        rotating = {"json": {"revoke": True}, "headers": headers}
-        refused = await client.post("/cluster/subscription-keys/rotate", **rotating)
+        rotate = "/cluster/subscription-keys/rotate"
+        refused = await client.post(rotate, json={"revoke": True}, headers=headers)
         assert refused.json()["error"]["code"] == "FEATURES_NOT_RAISED"
         # What the release before has stays as it was.
         allowed = await client.put(limits, json={"requests_per_s": 100}, headers=headers)

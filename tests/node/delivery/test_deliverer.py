@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 import trio
 import trio.testing
 
 from streamd.config.subscriptions import SubscriptionsConfig
+from streamd.node.delivery.keyring import Keyring
+from streamd.node.delivery.webhooks import Webhooks
 from streamd.streams.commands import Result
-from streamd.streams.subscriptions.commands import DeleteSubscription
+from streamd.streams.subscriptions.commands import DeleteSubscription, WakeSubscription
+from streamd.streams.subscriptions.linked import LinkedStream
 from streamd.streams.subscriptions.webhook_texts import RESERVED_PATH
 from tests.node.delivery.nodes import (
     LOCAL,
@@ -192,6 +197,64 @@ async def test_deleting_a_subscription_ends_its_deliveries(tmp_path: Path) -> No
         assert outcome.result is Result.DELETED
         await wait_until(lambda: node.deliverer.queue.placed == 0)
         assert node.group.state.subscriptions.due.next_ms is None
+
+
+@pytest.mark.parametrize("by", ["deletion", "callback"])
+async def test_a_request_of_a_wake_that_others_end_gives_its_place_back(
+    tmp_path: Path, by: str
+) -> None:
+    """Nothing is due then, and the receiver may hang for as long as it is given."""
+    config = SubscriptionsConfig(allow_local_http=True, delivery_timeout_ms=600_000)
+    async with receiver(hang) as there, node_with_webhooks(tmp_path, config) as node:
+        await create_stream(node, "a")
+        await subscribe(node, "s", there.url)
+        # What is over is not noticed by anything that comes due later.
+        forced = WakeSubscription("s")
+        assert (await node.group.writes.propose(forced)).result is Result.DONE
+        await there.count(1)
+        assert node.deliverer.queue.placed == 1
+        if by == "deletion":
+            outcome = await node.group.writes.propose(DeleteSubscription("s"))
+            assert outcome.result is Result.DELETED
+        else:
+            outcome = await call_back(node, body_of(there), done=True)
+            assert outcome.result is Result.DONE
+        await wait_until(lambda: node.deliverer.queue.placed == 0)
+
+
+async def test_keys_that_are_sealed_meanwhile_cost_an_attempt_and_not_the_node(
+    tmp_path: Path,
+) -> None:
+    """Another node, with another secret, rotates between the attempt's record and its request."""
+    file = tmp_path / "secret"
+    file.write_text("s" * 64)
+    config = SubscriptionsConfig(allow_local_http=True, secret_file=str(file))
+    clock = Clock()
+    async with (
+        receiver(DONE) as there,
+        node_with_webhooks(tmp_path / "n", config, clock) as node,
+    ):
+        await create_stream(node, "a")
+        await subscribe(node, "s", there.url, lease_ttl_ms=1_000)
+        other = Keyring(node.group, Webhooks(sealing_secret=b"t" * 64), Random(1))
+        streams_of = node.deliverer._streams_of
+
+        async def rotated_meanwhile(number: int) -> Sequence[LinkedStream]:
+            await other.rotate()
+            return await streams_of(number)
+
+        node.deliverer._streams_of = rotated_meanwhile
+        await append_to(node, "a", b"one")
+        await wait_until(lambda: record(node, "s").attempts == 1)
+        await wait_until(lambda: node.deliverer.queue.placed == 0)
+        assert there.connections == 0
+        # Once this node can sign, the wake comes again.
+        node.deliverer._streams_of = streams_of
+        await node.keyring.rotate()
+        clock.now_ms += 10_000
+        await wait_until(lambda: record(node, "s").generation == 2)
+        clock.now_ms += 10_000
+        await there.count(1)
 
 
 async def test_a_retry_survives_a_restart(tmp_path: Path) -> None:

@@ -47,6 +47,20 @@ def test_failing_receivers_leave_half_of_the_places() -> None:
     assert queue.placed == 16
 
 
+def test_retries_come_to_their_turn_beside_ever_new_deliveries() -> None:
+    queue = DeliveryQueue(8)
+    for number in range(8):
+        queue.add(number, f"host{number}", has_failed=False)
+    assert taken(queue) == list(range(8))
+    queue.add(1_000, "failed", has_failed=True)
+    for number in range(8, 16):
+        queue.add(number, f"host{number}", has_failed=False)
+        queue.leave(number - 8)
+        if taken(queue) == [1_000]:
+            return
+    raise AssertionError("the retry got none of eight places")
+
+
 def test_a_subscription_waits_once_and_not_while_it_has_a_place() -> None:
     queue = DeliveryQueue(8)
     for _ in range(2):

@@ -140,6 +140,7 @@ class Deliverer:
 
     def _look(self, nursery: trio.Nursery) -> None:
         """Begin all that is due, as far as there is room."""
+        self._break_off()
         now_ms = self._now_ms()
         while taken := self._records.due.take(now_ms, _AT_ONCE):
             for number in taken:
@@ -156,6 +157,15 @@ class Deliverer:
                 flight = self._flights[placed] = _Flight(subscription.wake.wake_id)
                 nursery.start_soon(self._fly, subscription, flight)
 
+    def _break_off(self) -> None:
+        """End requests of wakes that have ended, by a callback, a deletion or their lease: nothing
+        can come of them any longer, and they hold places."""
+        for number, flight in self._flights.items():
+            subscription = self._records.get(number)
+            wake = None if subscription is None else subscription.wake
+            if wake is None or wake.wake_id != flight.wake_id:
+                flight.scope.cancel()
+
     def _sort(self, number: int) -> None:
         """Note what is to be done about a subscription that is due."""
         subscription = self._records.get(number)
@@ -164,10 +174,6 @@ class Deliverer:
         if subscription.lease_until_ms is not None or not subscription.config.webhook_url:
             self._lapsed.add(number)
             return
-        flight, wake = self._flights.get(number), subscription.wake
-        if flight is not None and wake is not None and flight.wake_id != wake.wake_id:
-            # Nothing can come of it any longer, and the next one waits for its end.
-            flight.scope.cancel()
         url = subscription.config.webhook_url
         self.queue.add(number, host_of(url), has_failed=subscription.failures > 0)
 
@@ -212,7 +218,8 @@ class Deliverer:
         try:
             with flight.scope:
                 await self._deliver(subscription, flight.wake_id)
-        except (Unavailable, OutcomeUnknown) as error:
+        except (Unavailable, OutcomeUnknown, KeysSealed) as error:
+            # Of a node with another secret the key in use may be, since this node looked.
             log.info("a webhook is delivered later", why=str(error))
             await trio.sleep(_PAUSE_S)
         finally:
@@ -223,7 +230,7 @@ class Deliverer:
 
     async def _deliver(self, subscription: Subscription, wake_id: str) -> None:
         """Record an attempt, make it, and record what came of it. Raises `Unavailable`,
-        `OutcomeUnknown`: the attempt was not made."""
+        `OutcomeUnknown`, `KeysSealed`: the attempt was not made."""
         number, url = subscription.number, subscription.config.webhook_url
         # A cluster that was restored begins without keys.
         await self._keyring.ensure()

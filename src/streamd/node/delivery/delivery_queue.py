@@ -13,7 +13,7 @@ _OF_RETRIES = 2
 class DeliveryQueue:
     """Numbers of subscriptions that wait for one of `places`; each waits once.
 
-    Hosts take turns. What has a place keeps it until `leave`.
+    Hosts take turns, and so do first attempts and retries. What has a place keeps it until `leave`.
     """
 
     def __init__(self, places: int) -> None:
@@ -26,6 +26,7 @@ class DeliveryQueue:
         self._placed: dict[int, tuple[bool, str]] = {}
         self._at_host: Counter[str] = Counter()
         self._retries = 0
+        self._is_turn_of_retries = False
 
     def __len__(self) -> int:
         """How many wait."""
@@ -46,10 +47,12 @@ class DeliveryQueue:
         """Give a place to the next one for which there is one; None if there is none."""
         if len(self._placed) >= self._places:
             return None
-        lanes = (False,) if self._retries >= self._of_retries else (False, True)
-        for lane in lanes:
+        for lane in (self._is_turn_of_retries, not self._is_turn_of_retries):
+            if lane and self._retries >= self._of_retries:
+                continue
             for host in self._waiting[lane]:
                 if self._at_host[host] < self._of_host:
+                    self._is_turn_of_retries = not lane
                     return self._take(host, has_failed=lane)
         return None
 
