@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import httpx
 import pytest
 
 from streamd.config.settings import AuthConfig
+from streamd.delivery.keyring import Keyring
+from streamd.delivery.webhooks import Webhooks
 from streamd.group import log_formats
 from streamd.group.log_formats import OPERATIONS_FORMAT
+from streamd.http.subscriptions import administering
 from tests.http.authorized import ROOT
 from tests.http.serving import Serving, serving
 
@@ -93,6 +97,39 @@ async def test_a_token_of_a_wake_ends_with_its_lease(tmp_path: Path) -> None:
         again = (await client.post(f"{ALL}/one/claim", json={"worker": "v"})).json()
         assert again["generation"] == 2
         assert [one["has_pending"] for one in again["streams"]] == [True]
+
+
+async def test_a_node_that_cannot_make_tokens_takes_no_claim(tmp_path: Path) -> None:
+    """Its answer would be lost with the lease, and the work would wait for that to lapse."""
+    async with serving(tmp_path) as server, server.client() as client:
+        await client.put("/v1/stream/wakes/a", json=[])
+        await put(client, "one")
+        await client.put("/v1/stream/a/1", json={"n": 1})
+        elsewhere = Keyring(server.node.group, Webhooks(sealing_secret=b"t" * 64), Random(1))
+        await elsewhere.rotate()
+        for _ in range(2):
+            refused = await client.post(f"{ALL}/one/claim", json={"worker": "w"})
+            assert refused.json()["error"]["code"] == "SUBSCRIPTION_KEYS_SEALED"
+        shown = (await client.get(f"{ALL}/one")).json()
+        assert shown["wake"]["holder"] is None
+        await server.node.keyring.rotate()
+        assert (await client.post(f"{ALL}/one/claim", json={"worker": "w"})).status_code == 200
+
+
+async def test_a_page_ends_where_enough_was_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a token each stream that a subscription names is looked up among its scopes."""
+    monkeypatch.setattr(administering, "_MAX_LOOKED_AT", 7)
+    async with serving(tmp_path) as server, server.client() as client:
+        for name in ("one", "two", "three", "four"):
+            await put(client, name, pattern=None, streams=[f"a/{n}" for n in range(3)])
+        first = (await client.get(f"{ALL}?limit=100")).json()
+        assert [one["id"] for one in first["subscriptions"]] == ["one", "two"]
+        assert first["has_more"]
+        second = (await client.get(f"{ALL}?limit=100&after={first['next_cursor']}")).json()
+        assert [one["id"] for one in second["subscriptions"]] == ["three", "four"]
+        assert not second["has_more"]
 
 
 async def test_below_its_feature_level_nothing_is_proposed(

@@ -58,7 +58,8 @@ _KEY_SET_HEAD = b"Content-Type: %b\r\nCache-Control: public, max-age=300\r\n" % 
     JWKS_CONTENT_TYPE.encode()
 )
 MAX_LISTED = 1000
-# For one page, most of which the sender may not be permitted to use.
+# Subscriptions and streams that they name, for one page: the sender may use few of them or many,
+# and everything else waits meanwhile.
 _MAX_LOOKED_AT = 10_000
 _ENCODER = msgspec.json.Encoder()
 
@@ -121,8 +122,13 @@ async def list_all(service: Service, request: Request, route: SubscriptionsRoute
     numbers = list(records)
     numbers = numbers[bisect_right(numbers, after) :]
     shown: list[EntryBody] = []
-    last = 0
-    for last in numbers[:_MAX_LOOKED_AT]:
+    last = looked_at = 0
+    for number in numbers:
+        if looked_at >= _MAX_LOOKED_AT:
+            break
+        last = number
+        # Each stream that it names is looked at, too.
+        looked_at += 1 + len(service.node.group.state.subscriptions.named_by(number))
         if _may_use(service, request, records[last]):
             shown.append(views.entry(service, request, records[last]))
             if len(shown) == limit:

@@ -60,6 +60,8 @@ async def claim(service: Service, request: Request, route: ClaimRoute) -> Respon
     lease_ttl_ms = found.config.lease_ttl_ms
     check_features(service)
     await service.node.keyring.ensure()
+    # A node that cannot make the tokens must not take the lease.
+    service.node.keyring.current()
     command = ClaimWake(route.subscription_id, asked.worker, found.number)
     outcome = await propose(service, command)
     if outcome.result is not Result.DONE or outcome.wake is None:
