@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from streamd.config.settings import AuthConfig
-from streamd.delivery.keyring import Keyring
-from streamd.delivery.webhooks import Webhooks
 from streamd.group import log_formats
 from streamd.group.log_formats import OPERATIONS_FORMAT
 from streamd.http.subscriptions import administering
+from streamd.node.delivery.keyring import Keyring
+from streamd.node.delivery.webhooks import Webhooks
 from tests.http.authorized import ROOT
 from tests.http.serving import Serving, serving
 

@@ -24,7 +24,8 @@ from streamd.streams.subscriptions.model import MAX_ACKS
 
 # Streams in an answer or a notification: as many as one request can acknowledge.
 MAX_STREAMS = MAX_ACKS
-# Pages read at once: a client that lists in a loop must not take every thread.
+# Reads at once, of pages and for wakes: clients that list in a loop must take neither every thread
+# nor the turn of wakes, whose leases run meanwhile.
 _AT_ONCE = 4
 
 
@@ -38,7 +39,8 @@ class SubscriptionReads:
         self._reads = reads
         self._store = store
         self._run_blocking = run_blocking
-        self._limiter = trio.CapacityLimiter(_AT_ONCE)
+        self._paging = trio.CapacityLimiter(_AT_ONCE)
+        self._waking = trio.CapacityLimiter(_AT_ONCE)
 
     async def page(
         self, number: int, after: bytes = b"", limit: int = MAX_STREAMS
@@ -51,7 +53,7 @@ class SubscriptionReads:
         # A stream that was made just before the subscription is only found in the store.
         await self._group.reads.stored()
         query = self._query(keys.LINKED, number, after, limit)
-        return None if query is None else await self._page(query)
+        return None if query is None else await self._page(query, self._paging)
 
     async def for_wake(self, number: int, limit: int = MAX_STREAMS) -> list[LinkedStream]:
         """The streams to show to a worker, those with pending records first; without those that
@@ -59,12 +61,12 @@ class SubscriptionReads:
         query = self._query(keys.PENDING, number, b"", limit)
         if query is None:
             return []
-        found = await self._page(query._replace(named=(), pattern=""))
+        found = await self._page(query._replace(named=(), pattern=""), self._waking)
         pending = [] if found is None else [one for one in found.streams if one.has_pending]
         query = self._query(keys.LINKED, number, b"", limit)
         if query is None or len(pending) >= limit:
             return pending
-        further = await self._page(query._replace(pattern=""))
+        further = await self._page(query._replace(pattern=""), self._waking)
         known = {one.key for one in pending}
         others = [] if further is None else [one for one in further.streams if one.key not in known]
         return (pending + others)[:limit]
@@ -84,9 +86,9 @@ class SubscriptionReads:
             limit,
         )
 
-    async def _page(self, query: LinkQuery) -> LinkedPage | None:
+    async def _page(self, query: LinkQuery, limiter: trio.CapacityLimiter) -> LinkedPage | None:
         found: Candidates = await self._run_blocking(
-            candidates, self._store, query, limiter=self._limiter
+            candidates, self._store, query, limiter=limiter
         )
         streams = await self._reads.streams(found.keys)
         records, now_ms = self._group.state.subscriptions, self._group.now_ms()

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -14,9 +15,10 @@ import trio.testing
 from streamd.config.subscriptions import SubscriptionsConfig
 from streamd.node.delivery.keyring import Keyring
 from streamd.node.delivery.webhooks import Webhooks
+from streamd.storage.state_store import StateStore
 from streamd.streams.commands import Result
 from streamd.streams.subscriptions.commands import DeleteSubscription, WakeSubscription
-from streamd.streams.subscriptions.linked import LinkedStream
+from streamd.streams.subscriptions.linked import LinkedStream, LinkQuery
 from streamd.streams.subscriptions.webhook_texts import RESERVED_PATH
 from tests.node.delivery.nodes import (
     LOCAL,
@@ -185,6 +187,34 @@ async def test_receivers_that_hang_hold_up_no_other(tmp_path: Path) -> None:
             await wait_until(lambda: record(node, "s").wake is None)
         assert len(stuck.requests) == 2
         assert len(node.deliverer.queue) == 48
+
+
+async def test_clients_that_list_streams_hold_up_no_delivery(tmp_path: Path) -> None:
+    async with (
+        receiver(DONE) as there,
+        node_with_webhooks(tmp_path) as node,
+        trio.open_nursery() as clients,
+    ):
+        await create_stream(node, "a")
+        number = (await subscribe(node, "s", there.url)).number
+        reads, may_end = node.subscriptions, trio.Event()
+        really = reads._run_blocking
+
+        async def slowly(
+            search: Any, store: StateStore, query: LinkQuery, *, limiter: trio.CapacityLimiter
+        ) -> Any:
+            if query.pattern:  # Of a page, not of a wake.
+                async with limiter:
+                    await may_end.wait()
+            return await really(search, store, query, limiter=limiter)
+
+        reads._run_blocking = slowly  # type: ignore[assignment]
+        for _ in range(20):
+            clients.start_soon(reads.page, number)
+        await trio.testing.wait_all_tasks_blocked()
+        await append_to(node, "a", b"one")
+        await there.count(1)
+        may_end.set()
 
 
 async def test_deleting_a_subscription_ends_its_deliveries(tmp_path: Path) -> None:
