@@ -54,8 +54,9 @@ class Operator:
         return self._random.choice(hosts)
 
     def _fewest_voters(self) -> int:
-        """As any node has it. The node that is asked may not know yet of the last removal; with one
-        more removal only two voters are left, and the log of one of them may be damaged."""
+        """As any node has it, because the node that is asked may not know yet of the last removal.
+        Of the voters that remain the leader sees that enough may vote; but of two that are left,
+        one may be damaged afterwards."""
         nodes = [host.node for host in self._simulation.hosts.values()]
         known = [node.group.view.configuration.voters for node in nodes if node is not None]
         return min((len(voters) for voters in known if voters), default=0)

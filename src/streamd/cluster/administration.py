@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from streamd import __version__
 from streamd.cluster.cluster import Cluster
+from streamd.cluster.members import Members
 from streamd.group.group import Group
 from streamd.group.log_formats import (
     LAST_WITHOUT_LEVEL,
@@ -36,6 +37,14 @@ from streamd.raft.core import (
 )
 from streamd.raft.messages import Configuration
 from streamd.streams.commands import RaiseLevel
+from streamd.streams.operations.model import Step
+from streamd.streams.operations.planning import (
+    CAUGHT_UP_ENTRIES,
+    Member,
+    View,
+    after,
+    quorum_lost,
+)
 from streamd.streams.operations.requests import Begin, Cancel, Confirm, Pause, RaiseFeatures, Resume
 from streamd.transport import Hello
 from streamd.transport import errors as transport_errors
@@ -46,10 +55,6 @@ _MEET_TIMEOUT_S = 5.0
 _CHANGE_TIMEOUT_S = 10.0
 # From the end of one leader's office to the next one's first message.
 _SUCCESSION_S = 0.5
-# A learner this close to the leader's log slows no one down as a voter.
-_CAUGHT_UP_ENTRIES = 1000
-# A live peer answers each heartbeat. The log of one that is down may be the longest.
-SILENT_TICKS = 5
 
 
 # The limit of the configuration, and small enough for a command between nodes.
@@ -102,9 +107,10 @@ _REPLY = msgspec.json.Decoder(_Reply)
 class Administration:
     """Carries out admin commands, here or at the leader."""
 
-    def __init__(self, group: Group, cluster: Cluster) -> None:
+    def __init__(self, group: Group, cluster: Cluster, members: Members) -> None:
         self._group = group
         self._cluster = cluster
+        self._members = members
         self._formats = LogFormats(group.view, group.state, cluster)
         self._one_at_a_time = trio.Lock()
         # A level to which a command that may yet take effect raises the features.
@@ -235,20 +241,23 @@ class Administration:
             if replacing is not None and replacing not in current.voters:
                 raise Problem.NOT_A_VOTER.error(f"node {replacing} is not a voter")
             lag = self._group.view.last_index - self._group.view.peers()[node_id].match_index
-            if lag > _CAUGHT_UP_ENTRIES:
+            if lag > CAUGHT_UP_ENTRIES:
                 raise Problem.NOT_CAUGHT_UP.error(f"node {node_id} lags by {lag} entries")
             self._must_understand(node_id, self._cluster.log_format_of(node_id))
             voters = tuple(sorted({*current.voters, node_id} - {replacing}))
             learners = tuple(one for one in current.learners if one != node_id)
             return replace(current, voters=voters, learners=learners)
 
-        await self._change(promoted)
+        await self._change(promoted, Step("promote", node_id, replacing=replacing or 0))
 
     async def _remove(self, node_id: int) -> None:
-        current = self._group.view.configuration
+        step, current = Step("remove", node_id), self._group.view.configuration
         if node_id not in current.members():
             raise Problem.NOT_A_MEMBER.error(f"node {node_id} is not a member")
         if node_id == self._group.view.node_id and current.voters != (node_id,):
+            members = await self._members.known()
+            self._must_lead()
+            self._must_leave_quorum(step, members)
             # The next leader removes this node: a leader that removed itself could not answer.
             await self._transfer(None)
             raise Unavailable("leadership was transferred; repeat the request at the new leader")
@@ -260,13 +269,15 @@ class Administration:
             learners = tuple(one for one in current.learners if one != node_id)
             return replace(current, voters=voters, learners=learners)
 
-        await self._change(without)
+        await self._change(without, step)
 
-    async def _change(self, change: Callable[[Configuration], Configuration]) -> None:
+    async def _change(
+        self, change: Callable[[Configuration], Configuration], step: Step | None = None
+    ) -> None:
         """Propose the result of `change` on the configuration, and wait until it alone is in force
-        and committed."""
+        and committed. `step` is the same change, if it is one of the voters."""
         group = self._group
-        index, target = await self._propose(change)
+        index, target = await self._propose(change, step)
 
         def settled() -> bool:
             found = group.view.configuration
@@ -278,7 +289,7 @@ class Administration:
             raise OutcomeUnknown("the change is not committed yet; check the cluster's status")
 
     async def _propose(
-        self, change: Callable[[Configuration], Configuration]
+        self, change: Callable[[Configuration], Configuration], step: Step | None
     ) -> tuple[int, Configuration]:
         """Append a changed configuration as soon as the previous one is settled; returns the
         entry's index and the new configuration. The change applies to the configuration in force
@@ -288,8 +299,13 @@ class Administration:
         while True:
             self._must_lead()
             await self._know_the_level(ends_at)
-            committed = group.view.commit_index
-            target = _of_members_only(change(group.view.configuration))
+            members = await self._members.known() if step is not None else ()
+            self._must_lead()
+            committed, current = group.view.commit_index, group.view.configuration
+            target = _of_members_only(change(current))
+            is_settled = current == group.view.committed_configuration
+            if step is not None and is_settled and not current.voters_outgoing:
+                self._must_leave_quorum(step, members)
             try:
                 return group.view.propose_configuration(target), target
             except ChangeInProgress as error:
@@ -300,6 +316,19 @@ class Administration:
                 raise Problem.INVALID_CONFIGURATION.error(str(error)) from error
             except (NotLeader, Overloaded, TransferInProgress) as error:
                 raise Unavailable(str(error)) from error
+
+    def _must_leave_quorum(self, step: Step, members: tuple[Member, ...]) -> None:
+        """Raises `ProblemError` if a step would leave less than a quorum of voters that answer and
+        may vote. A voter that lags counts: it confirms what it gets."""
+        view = View(self._group.now_ms(), self._group.view.leader_id, members)
+        whole = frozenset(one.node_id for one in members if one.is_whole)
+        if lost := quorum_lost(step, view, whole):
+            missing = ", ".join(
+                f"node {one.node_id} {'repairs its log' if one.answers else 'does not answer'}"
+                for one in after(step, view).members
+                if one.is_voter and not one.is_whole
+            )
+            raise Problem.QUORUM_AT_RISK.error(f"{lost}: {missing}")
 
     # -- features -----------------------------------------------------------------------------
 
@@ -362,7 +391,7 @@ class Administration:
         others need no election timeout to notice. Gives up after about one such timeout."""
         group = self._group
         to = self._successor() if group.view.leads else None
-        if to is None or not self._answers(to):
+        if to is None or not self._members.answers(to):
             return
         try:
             group.view.transfer(to)
@@ -379,16 +408,15 @@ class Administration:
         else:
             log.info("leadership transferred", to=group.view.leader_id)
 
-    def _answers(self, voter: int) -> bool:
-        return self._group.view.peers()[voter].ticks_since_heard < SILENT_TICKS
-
     def _successor(self) -> int | None:
         """The voter that is fit best to lead in this leader's place; None without another one."""
         group = self._group
         others = [one for one in group.view.configuration.voters if one != group.view.node_id]
         peers = group.view.peers()
         return max(
-            others, key=lambda one: (self._answers(one), peers[one].match_index), default=None
+            others,
+            key=lambda one: (self._members.answers(one), peers[one].match_index),
+            default=None,
         )
 
     async def _transfer(self, wanted: int | None) -> None:

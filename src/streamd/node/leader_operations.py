@@ -114,7 +114,7 @@ class LeaderOperations:
 
     async def _health(self) -> Found:
         """What any node says of itself, whether it leads or not."""
-        return {"disk_is_low": self._node.disk.is_low}
+        return msgspec.structs.asdict(self._node.health())
 
     async def _cold(self) -> Found:
         self._led()

@@ -22,6 +22,7 @@ from streamd.backup.saving import Saver
 from streamd.backup.scrub import Scrubber
 from streamd.cluster.administration import Administration
 from streamd.cluster.cluster import Cluster
+from streamd.cluster.members import Health, Members
 from streamd.cluster.shipping import SnapshotReceiver, SnapshotSender
 from streamd.config.settings import ClusterConfig, ColdConfig, StorageConfig
 from streamd.group.group import Group
@@ -38,7 +39,7 @@ from streamd.node.delivery.webhooks import Webhooks
 from streamd.node.disk_guard import DiskGuard
 from streamd.node.foresight import Foresight
 from streamd.node.operations import Operations
-from streamd.node.operations_view import Health, LeaderSurroundings
+from streamd.node.operations_view import LeaderSurroundings
 from streamd.node.position_lookup import PositionLookup
 from streamd.node.prover import Prover
 from streamd.node.reads import Reads
@@ -137,8 +138,15 @@ class Node:
         self.administration: Administration | None = None
         self.operations: Operations | None = None
         if cluster is not None:
-            self.administration = Administration(self.group, cluster)
-            self.operations = self._operations(cluster, self.administration, hosts)
+            members = Members(
+                self.group,
+                cluster,
+                self.log_formats,
+                release=__version__,
+                own_health=self.health,
+            )
+            self.administration = Administration(self.group, cluster, members)
+            self.operations = self._operations(cluster, self.administration, members, hosts)
             self._ship_snapshots(cluster, random, only_hot=cold is not None)
         self._nursery: trio.Nursery | None = None
 
@@ -156,17 +164,24 @@ class Node:
         sink = SnapshotSink(self.stores.data_dir.incoming)
         self._receiver = SnapshotReceiver(self.group, sink, run_blocking=self.run_blocking)
 
+    def health(self) -> Health:
+        """What this node says of itself to the leader."""
+        return Health(self.disk.is_low, self.group.view.may_vote)
+
     def _operations(
-        self, cluster: Cluster, administration: Administration, hosts: HostControl | None
+        self,
+        cluster: Cluster,
+        administration: Administration,
+        members: Members,
+        hosts: HostControl | None,
     ) -> Operations:
         surroundings = LeaderSurroundings(
             self.group,
             cluster,
             administration,
             self.log_formats,
-            release=__version__,
+            members,
             hosts=hosts,
-            own_health=lambda: Health(disk_is_low=self.disk.is_low),
             archive_age_ms=lambda: None if self.archive is None else self.archive.lag_ms,
         )
         return Operations(self.group, administration, surroundings)

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import msgspec
-import structlog
-import trio
-
 from streamd.cluster.administration import (
-    SILENT_TICKS,
     Add,
     Administration,
     MemberCommand,
@@ -18,34 +13,21 @@ from streamd.cluster.administration import (
     Transfer,
 )
 from streamd.cluster.cluster import Cluster
+from streamd.cluster.members import Members
 from streamd.group.group import Group
 from streamd.group.log_formats import LogFormats
 from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.node.operations_driver import DeedFailed
 from streamd.protocol.problems import ProblemError
-from streamd.raft.interface import PeerStatus
 from streamd.streams.commands import RecordOperation, Result
-from streamd.streams.content import UNDECODABLE
 from streamd.streams.operations.hosts import Host, HostControl, HostError
 from streamd.streams.operations.model import Operation, Step, in_words
-from streamd.streams.operations.planning import Member, Newcomer, View
+from streamd.streams.operations.planning import Newcomer, View
 from streamd.streams.operations.requests import RaiseFeatures
 
-log = structlog.get_logger("streamd.operations")
-
 _MEET_TIMEOUT_S = 5.0
-_HEALTH_TIMEOUT_S = 2.0
 # The archive is fresh enough for a node to be stopped.
 _ARCHIVE_LIMIT_MS = 300_000
-
-
-class Health(msgspec.Struct, frozen=True):
-    """What a member says of itself when the leader asks; fields are only added, with defaults."""
-
-    disk_is_low: bool = False
-
-
-_HEALTH = msgspec.json.Decoder(Health)
 
 
 class LeaderSurroundings:
@@ -57,10 +39,9 @@ class LeaderSurroundings:
         cluster: Cluster,
         administration: Administration,
         formats: LogFormats,
+        members: Members,
         *,
-        release: str,
         hosts: HostControl | None,
-        own_health: Callable[[], Health],
         archive_age_ms: Callable[[], int | None],
     ) -> None:
         """Without `hosts` the operator is asked to do what needs hands there."""
@@ -68,9 +49,8 @@ class LeaderSurroundings:
         self._cluster = cluster
         self._administration = administration
         self._formats = formats
-        self._release = release
+        self._members = members
         self._hosts = hosts
-        self._own_health = own_health
         self._archive_age_ms = archive_age_ms
 
     def current(self) -> Operation | None:
@@ -90,15 +70,10 @@ class LeaderSurroundings:
 
     async def view(self) -> View:
         """As `Surroundings.view`; members are asked how they are."""
-        health = await self._health_of_members()
+        members = await self._members.known()
         group, connections = self._group, self._cluster.connections()
         configuration = group.view.configuration
-        progress = group.view.peers()
         committed = group.view.committed_configuration == configuration
-        members = tuple(
-            self._member(node_id, progress.get(node_id), health.get(node_id, Health()))
-            for node_id in sorted(configuration.members())
-        )
         return View(
             now_ms=group.now_ms(),
             leader_id=group.view.leader_id,
@@ -109,44 +84,6 @@ class LeaderSurroundings:
             archive_age_ms=self._archive_age_ms(),
             archive_limit_ms=_ARCHIVE_LIMIT_MS,
         )
-
-    def _member(self, node_id: int, peer: PeerStatus | None, health: Health) -> Member:
-        group, cluster = self._group, self._cluster
-        is_self = node_id == group.view.node_id
-        link = cluster.connections().get(node_id)
-        release = self._release if is_self else link.release if link is not None else ""
-        lag = 0 if is_self or peer is None else group.view.last_index - peer.match_index
-        answers = is_self or (peer is not None and peer.ticks_since_heard < SILENT_TICKS)
-        return Member(
-            node_id,
-            is_voter=group.view.configuration.is_voter(node_id),
-            answers=answers and (is_self or (link is not None and link.connected)),
-            incarnation=cluster.incarnation_of(node_id),
-            lag_entries=lag,
-            release=release,
-            log_format=self._formats.of_members.get(node_id) or 0,
-            disk_is_low=health.disk_is_low,
-            address=cluster.peer_address_of(node_id) or "",
-        )
-
-    async def _health_of_members(self) -> dict[int, Health]:
-        """What each member says of itself; nothing of one that does not answer soon."""
-        own_id = self._group.view.node_id
-        found = {own_id: self._own_health()}
-
-        async def ask(node_id: int) -> None:
-            try:
-                answer = await self._cluster.ask_to_operate(node_id, b"health")
-                if answer is not None:
-                    found[node_id] = _HEALTH.decode(answer)
-            except (Unavailable, OutcomeUnknown, *UNDECODABLE) as error:
-                log.debug("a member does not say how it is", member=node_id, error=str(error))
-
-        with trio.move_on_after(_HEALTH_TIMEOUT_S):
-            async with trio.open_nursery() as nursery:
-                for node_id in sorted(self._group.view.configuration.members() - {own_id}):
-                    nursery.start_soon(ask, node_id)
-        return found
 
     async def meet(self, addresses: Sequence[str]) -> tuple[Newcomer, ...]:
         """As `ClusterView.meet`."""

@@ -318,6 +318,8 @@ class Problem(Enum):
         "Install the release of the other members.")
     NOT_CAUGHT_UP = 409, "the learner lags too far to become a voter", "Wait, and try again."
     LAST_VOTER = 409, "the last voter cannot be removed", "Promote another member first."
+    QUORUM_AT_RISK = (409, "too few of the voters that remain answer and may vote",
+        "Wait until the nodes that the message names are well, or replace one of them first.")
     CHANGE_IN_PROGRESS = 409, "another change of members is under way", "Wait, and try again."
     INVALID_CONFIGURATION = (409, "the change would lead to an invalid configuration",
         "Correct what the message names.")

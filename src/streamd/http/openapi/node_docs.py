@@ -79,6 +79,7 @@ def alias(first: Operation, template: str) -> Operation:
 
 
 _CHANGE = ("409 CHANGE_IN_PROGRESS", "409 INVALID_CONFIGURATION")
+_CHANGE_OF_VOTERS = ("409 QUORUM_AT_RISK", *_CHANGE)
 _TRANSFER = ("404 NOT_A_VOTER", "409 NOT_TRANSFERRED")
 
 HEALTH = Operation("health", "Whether the process answers", {200: Reply("It does.", (), _ALIVE)})
@@ -178,12 +179,18 @@ ADD = _admin_command(
 PROMOTE = _admin_command(
     "Promote",
     "Make a learner a voter",
-    ("404 NOT_A_LEARNER", "404 NOT_A_VOTER", "409 NOT_CAUGHT_UP", "409 RELEASE_TOO_OLD", *_CHANGE),
+    (
+        "404 NOT_A_LEARNER",
+        "404 NOT_A_VOTER",
+        "409 NOT_CAUGHT_UP",
+        "409 RELEASE_TOO_OLD",
+        *_CHANGE_OF_VOTERS,
+    ),
 )
 REMOVE = _admin_command(
     "Remove",
     "Remove a node from the cluster",
-    ("404 NOT_A_MEMBER", "409 LAST_VOTER", *_TRANSFER, *_CHANGE),
+    ("404 NOT_A_MEMBER", "409 LAST_VOTER", *_TRANSFER, *_CHANGE_OF_VOTERS),
 )
 TRANSFER = _admin_command("Transfer", "Transfer leadership", _TRANSFER, required=False)
 

@@ -24,14 +24,15 @@ class Refused(Exception):
 class Member(msgspec.Struct, frozen=True):
     """A member as the leader knows it.
 
-    `incarnation` is the number of its process when it was last connected, and `log_format` what
-    that understands; 0 if it was not met. `address` is that for its peers. `lag_entries` is how
-    many entries its log lacks.
+    `may_vote` is False while it repairs its log. `incarnation` is the number of its process when it
+    was last connected, and `log_format` what that understands; 0 if it was not met. `address` is
+    that for its peers. `lag_entries` is how many entries its log lacks.
     """
 
     node_id: int
     is_voter: bool = True
     answers: bool = True
+    may_vote: bool = True
     incarnation: int = 0
     lag_entries: int = 0
     release: str = ""
@@ -40,9 +41,14 @@ class Member(msgspec.Struct, frozen=True):
     address: str = ""
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it can elect a leader and commit, as a voter."""
+        return self.answers and self.may_vote
+
+    @property
     def is_well(self) -> bool:
-        """Whether the cluster can count on it."""
-        return self.answers and self.lag_entries <= CAUGHT_UP_ENTRIES
+        """Whether the cluster can count on it, and at once."""
+        return self.is_whole and self.lag_entries <= CAUGHT_UP_ENTRIES
 
 
 class Newcomer(msgspec.Struct, frozen=True):
@@ -234,6 +240,8 @@ def quorum_lost(step: Step, view: View, well: frozenset[int]) -> str:
     if step.deed not in _TAKES_VOTERS:
         return ""
     voters = after(step, view).voters
+    if step.deed not in _ENDS_PROCESS and voters == view.voters:
+        return ""
     count = len((voters - {step.node_id} if step.deed in _ENDS_PROCESS else voters) & well)
     quorum = len(voters) // 2 + 1
     if count >= quorum:
