@@ -339,7 +339,7 @@ class App:
         status.export(self.node, self.metrics)
         self.node.deliverer.export(self.metrics)
         cold_status.export(self.node, self.metrics)
-        subscription_status.export(self.node.group, self.metrics)
+        subscription_status.export(self.node.subscription_counts, self.metrics)
 
     def _host_control(self) -> HostControl | None:
         """What acts on the hosts of the cluster's nodes."""

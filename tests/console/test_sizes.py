@@ -107,12 +107,14 @@ def test_very_many_streams_are_listed_in_pages(tmp_path: Path) -> None:
         console.sees("tbody td", f"{MANY_STREAMS:,}")
         console.page.click("td a")
         console.page.until(f"{ROWS} === 200")
+        console.sees("main .hint", "sorts this page only")
         for first in ("s0000200", "s0000400"):
             console.page.click("main ::-p-text(Next page)")
             console.sees("tbody tr:first-child a", first)
         last = f"s{MANY_STREAMS - 1:07}"
         console.page.enter("[name=prefix]", last[:-1])
         console.page.until(f"{ROWS} === 10")
+        console.misses("main .hint")
         console.sees("tbody tr:last-child a", last)
         console.go("overview")
         console.sees("h1", "Overview")

@@ -156,3 +156,28 @@ def test_events_are_read_wherever_they_are_cut() -> None:
         console.log(JSON.stringify([...new Set(all)].map((one) => JSON.parse(one))))
     """)
     assert found == [[["data", "one\ntwo"], ["control", '{"a":"ü:"}']]]
+
+
+def test_subscriptions_that_fail_or_wait_for_long_are_alarms() -> None:
+    told = [
+        {"failed": 1, "oldest_failed_ms": 59_999, "waiting": 1, "oldest_waiting_ms": 299_999},
+        {"failed": 1, "oldest_failed_ms": 60_000},
+        {"failed": 2000, "oldest_failed_ms": 600_000, "waiting": 3, "oldest_waiting_ms": 300_000},
+        {},
+    ]
+    nothing = {"oldest_failed_ms": None, "oldest_waiting_ms": None, "pending_streams": 7}
+    cases = [{"subscriptions": {**nothing, **one}, "leader_id": 1} for one in told]
+    found = run(f"""
+        const {{ alarmsOf }} = await import("./alarms.js")
+        const shown = (status) => alarmsOf(status, null).map(({{ level, what }}) => [level, what])
+        console.log(JSON.stringify({json.dumps(cases)}.map(shown)))
+    """)
+    assert found == [
+        [],
+        [["wait", "The wakes of a subscription fail"]],
+        [
+            ["bad", "The wakes of 2,000 subscriptions fail"],
+            ["wait", "No worker comes to 3 subscriptions"],
+        ],
+        [],
+    ]

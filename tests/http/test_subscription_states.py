@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import httpx
 import pytest
@@ -35,6 +36,12 @@ def states(server: Serving) -> dict[str, int]:
     return {state: number for state, number in found.items() if number}
 
 
+async def reported(client: httpx.AsyncClient) -> dict[str, Any]:
+    """What the status says of subscriptions, without zeros."""
+    found = (await client.get("/cluster/status")).json()["subscriptions"]
+    return {name: told for name, told in found.items() if told}
+
+
 def value(server: Serving, name: str) -> float:
     text = server.node.metrics.exposition().decode()
     [line] = [line for line in text.splitlines() if line.startswith(f"streamd_{name} ")]
@@ -57,6 +64,10 @@ async def test_the_metrics_say_which_subscriptions_wait_for_whom(tmp_path: Path)
         assert value(server, "subscription_pending_streams") == 2 + 1 + 2
         server.clock.ahead_ms += 60_000
         assert 60 <= value(server, "subscription_oldest_wake_seconds") < 120
+        found = await reported(client)
+        ages = [found.pop(name) for name in ("oldest_waiting_ms", "oldest_failed_ms")]
+        assert all(60_000 <= age < 120_000 for age in ages)
+        assert found == {"waiting": 2, "failed": 1, "pending_streams": 5}
         claimed = (await client.post(f"{ALL}/one/claim", json={"worker": "w"})).json()
         assert states(server) == {"waiting": 1, "failed": 1, "leased": 1}
         await client.delete(f"{ALL}/two")
@@ -74,6 +85,7 @@ async def test_the_metrics_say_which_subscriptions_wait_for_whom(tmp_path: Path)
         assert done.json() == {"ok": True, "next_wake": False}
         assert states(server) == {"idle": 1}
         assert value(server, "subscription_pending_streams") == 0
+        assert await reported(client) == {"idle": 1}
 
 
 async def test_a_token_of_a_wake_ends_with_its_lease(tmp_path: Path) -> None:

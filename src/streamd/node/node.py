@@ -43,6 +43,7 @@ from streamd.node.operations_view import LeaderSurroundings
 from streamd.node.position_lookup import PositionLookup
 from streamd.node.prover import Prover
 from streamd.node.reads import Reads
+from streamd.node.subscription_status import SubscriptionCounts
 from streamd.node.subscriptions import SubscriptionReads
 from streamd.process.metrics import Metrics
 from streamd.process.threads import OneThread, RunBlocking
@@ -129,6 +130,7 @@ class Node:
         self.cold_tier = self._cold_tier(cold, self.cold_config, random)
         reader = ColdReader(None) if self.cold_tier is None else self.cold_tier.reader
         self.reads = Reads(state, stores.state, reader, run_blocking)
+        self.subscription_counts = SubscriptionCounts(self.group)
         self.subscriptions = SubscriptionReads(self.group, self.reads, stores.state, run_blocking)
         self._set_up_delivery(webhooks or Webhooks(), clock_ms)
         self.prover = None if self.archive is None else Prover(self.archive, self.reads)

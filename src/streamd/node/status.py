@@ -39,7 +39,8 @@ def report(node: Node) -> dict[str, Any]:
         "first_log_index": group.view.first_index,
         "voters": sorted(configuration.voters),
         "learners": sorted(configuration.learners),
-        "streams": node.group.state.header.streams,
+        "streams": group.state.header.streams,
+        "subscriptions": node.subscription_counts.report(),
     }
     if node.disk.is_on:
         found["disk"] = node.disk.report()

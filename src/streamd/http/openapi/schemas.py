@@ -121,6 +121,19 @@ _OPERATION = _closed(
     }
 )
 
+_AGE: Json = {"type": ["integer", "null"], "description": "In ms."}
+_SUBSCRIPTIONS = _closed(
+    {
+        "idle": _COUNT,
+        "waiting": {**_COUNT, "description": "With a wake that no worker has taken."},
+        "leased": _COUNT,
+        "failed": {**_COUNT, "description": "With a wake that could not be delivered."},
+        "pending_streams": _COUNT,
+        "oldest_waiting_ms": _AGE,
+        "oldest_failed_ms": _AGE,
+    }
+)
+
 _TIME: Json = {"type": ["integer", "null"], "description": "In ms since the epoch."}
 _STEP = _closed(
     {
@@ -181,6 +194,7 @@ _STATUS = _closed(
         "advice": {"type": ["string", "null"]},
         "members": {"type": "array", "items": _MEMBER},
         "disk": _DISK,
+        "subscriptions": _SUBSCRIPTIONS,
     },
 )
 

@@ -1,14 +1,29 @@
 // What is wrong, and what to do about it: judged by what the leader reports.
 
-/** @typedef {{level: "bad" | "wait", what: string, advice: string, page: string}} Alarm `page` is a section of docs/operations.md */
+import { addressOf } from "./address.js"
+import { count, duration } from "./format.js"
+
+/**
+ * @typedef {{level: "bad" | "wait", what: string, advice: string, page: string, at?: string}} Alarm
+ *   `page` is a section of docs/operations.md, `at` the address of the console's page about it
+ */
 
 const SILENT_MS = 3000
 const FAR_BEHIND = 1000
 const ARCHIVE_LAG_MS = 300_000
+// As the alerts in config/prometheus; a delivery that failed once may succeed at its next attempt.
+const FAILED_MS = 60_000
+const FAILED_LONG_MS = 600_000
+const WAITING_MS = 300_000
 
 /** @param {any} status `/cluster/status` @param {any} cold `/cluster/cold`, or null @returns {Alarm[]} */
 export function alarmsOf(status, cold) {
-  return [...ofCluster(status), ...(status.members ?? []).flatMap(ofMember), ...(cold ? ofColdStore(cold) : [])]
+  return [
+    ...ofCluster(status),
+    ...(status.members ?? []).flatMap(ofMember),
+    ...(status.subscriptions ? ofSubscriptions(status.subscriptions) : []),
+    ...(cold ? ofColdStore(cold) : []),
+  ]
 }
 
 /** @param {any} status @returns {Alarm[]} */
@@ -43,6 +58,32 @@ function ofMember(member) {
   }
   if (member.lacks) {
     found.push({ level: "bad", what: `${node} runs a release that is too old`, advice: `It does not understand: ${member.lacks}. Upgrade it.`, page: "Upgrading" })
+  }
+  return found
+}
+
+/** @param {any} told @returns {Alarm[]} */
+function ofSubscriptions({ waiting, failed, pending_streams, oldest_waiting_ms, oldest_failed_ms }) {
+  /** @type {Alarm[]} */
+  const found = []
+  const pending = `Streams with records that no worker has acknowledged: ${count(pending_streams)}.`
+  const add = (/** @type {"bad" | "wait"} */ level, /** @type {string} */ what, /** @type {string} */ advice, /** @type {string} */ page) =>
+    found.push({ level, what, advice: `${advice} ${pending}`, page, at: addressOf("subscriptions") })
+  if (oldest_failed_ms >= FAILED_MS) {
+    add(
+      oldest_failed_ms >= FAILED_LONG_MS ? "bad" : "wait",
+      failed === 1 ? "The wakes of a subscription fail" : `The wakes of ${count(failed)} subscriptions fail`,
+      `The oldest has been tried for ${duration(oldest_failed_ms)}, and is tried again each minute. The page of the subscription says why: mend its receiver, or create its wake stream.`,
+      "StreamdWakesFail",
+    )
+  }
+  if (oldest_waiting_ms >= WAITING_MS) {
+    add(
+      "wait",
+      waiting === 1 ? "No worker comes to a subscription" : `No worker comes to ${count(waiting)} subscriptions`,
+      `The oldest wake has waited for ${duration(oldest_waiting_ms)}. Start the workers; nothing is lost until they come.`,
+      "StreamdWakesWait",
+    )
   }
   return found
 }

@@ -5,7 +5,7 @@ import { Form } from "./dialogs.js"
 import { count, size, time } from "./format.js"
 import { usePoll } from "./polling.js"
 import { html, useState } from "./preact-htm.js"
-import { Badge, Empty, Facts, Failure, FirstSteps, Pages, Table } from "./views.js"
+import { Badge, Empty, Facts, Failure, FirstSteps, Pages, Table, hasPages } from "./views.js"
 
 const PER_PAGE = 200
 
@@ -29,7 +29,8 @@ export function Buckets({ address }) {
       <p>The first stream makes one.</p><${FirstSteps} path="/v1/stream/agents/first" />
     <//>`}
     ${data && data.buckets.length > 0 &&
-    html`<${Table} label="Buckets" rows=${data.buckets} idOf=${(/** @type {any} */ row) => row.bucket_id} columns=${BUCKETS} />
+    html`<${Table} label="Buckets" rows=${data.buckets} idOf=${(/** @type {any} */ row) => row.bucket_id} columns=${BUCKETS}
+        isPart=${hasPages(data, options)} />
       <${Pages} data=${data} options=${options} page="buckets" parts=${[]} />`}
     ${isCreating &&
     html`<${Form} title="Create a bucket" button="Create" onClose=${() => setCreating(false)}
@@ -80,7 +81,8 @@ export function Bucket({ address }) {
       <${FirstSteps} path=${`/v1/stream/${path}/first`} />
     <//>`}
     ${streams.data && streams.data.streams.length > 0 &&
-    html`<${Table} label="Streams" rows=${streams.data.streams} idOf=${(/** @type {any} */ row) => row.path} columns=${STREAMS} />
+    html`<${Table} label="Streams" rows=${streams.data.streams} idOf=${(/** @type {any} */ row) => row.path} columns=${STREAMS}
+        isPart=${hasPages(streams.data, options)} />
       <${Pages} data=${streams.data} options=${options} page="bucket" parts=${[name]} />`}
     ${question === "create" &&
     html`<${Form} title="Create a stream" button="Create" onClose=${() => setQuestion("")} fields=${CREATE}

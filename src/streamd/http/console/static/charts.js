@@ -54,8 +54,7 @@ function room(element) {
 
 /** @param {HTMLElement} element @param {Line[]} lines @param {(value: number | null) => string} show */
 function options(element, lines, show) {
-  const style = getComputedStyle(document.documentElement)
-  const color = (/** @type {string} */ name) => style.getPropertyValue(`--${name}`).trim()
+  const color = (/** @type {string} */ name) => colorIn(element, name)
   const axis = { stroke: color("soft"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false } }
   return {
     ...room(element),
@@ -65,4 +64,16 @@ function options(element, lines, show) {
     axes: [axis, { ...axis, size: 64, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map(show) }],
     series: [{}, ...lines.map((line) => ({ stroke: color(line.color), width: 1.5, points: { size: 4 } }))],
   }
+}
+
+/**
+ * A variable's colour as a canvas takes it, which does not know `light-dark()`: what an element comes
+ * to have. @param {HTMLElement} place @param {string} name
+ */
+function colorIn(place, name) {
+  const probe = place.appendChild(document.createElement("i"))
+  probe.style.color = `var(--${name})`
+  const { color } = getComputedStyle(probe)
+  probe.remove()
+  return color
 }

@@ -35,8 +35,9 @@ function State() {
     ${alarms.length
       ? html`<ul class="alarms" aria-label="Alarms">
           ${alarms.map(
-            (alarm) => html`<li class=${alarm.level} key=${alarm.what}>
-              <b>${alarm.what}.</b> ${alarm.advice} <small>docs/operations.md: ${alarm.page}</small>
+            (alarm) => html`<li class=${alarm.level} key=${`${alarm.page} ${alarm.what}`}>
+              <b>${alarm.what}.</b> ${alarm.advice} ${alarm.at && html`<a href=${alarm.at}>To the subscriptions</a>`}
+              <small>docs/operations.md: ${alarm.page}</small>
             </li>`,
           )}
         </ul>`

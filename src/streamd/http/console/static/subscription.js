@@ -6,7 +6,7 @@ import { count, duration, time } from "./format.js"
 import { asError, usePoll } from "./polling.js"
 import { html, useState } from "./preact-htm.js"
 import { WakeState, linesOf, sendJson, subscriptionPath } from "./subscriptions.js"
-import { Badge, Empty, Facts, Failure, Pages, Table } from "./views.js"
+import { Badge, Empty, Facts, Failure, Pages, Table, hasPages } from "./views.js"
 
 /** @typedef {{path: string, link_type: string, acked_offset: string, tail_offset: string, has_pending: boolean}} Linked */
 /** @typedef {import("./subscriptions.js").Subscription} Subscription */
@@ -59,6 +59,7 @@ export function SubscriptionPage({ address }) {
       ${found.streams.length === 0
         ? html`<${Empty} title="No stream yet"><p>Streams that the pattern matches appear once they are written.</p><//>`
         : html`<${Table} label="Streams" rows=${found.streams} idOf=${(/** @type {Linked} */ one) => one.path}
+            isPart=${hasPages(found, address.options)}
             columns=${columns((stream) => setAsked({ act: "unlink", stream }))} />`}
       <${Pages} data=${found} options=${address.options} page="subscription" parts=${[id]} />
     `}

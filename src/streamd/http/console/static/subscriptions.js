@@ -5,7 +5,7 @@ import { Form } from "./dialogs.js"
 import { count, time } from "./format.js"
 import { usePoll } from "./polling.js"
 import { html, useState } from "./preact-htm.js"
-import { Badge, Empty, Failure, Pages, Table } from "./views.js"
+import { Badge, Empty, Failure, Pages, Table, hasPages } from "./views.js"
 
 /**
  * @typedef {object} Subscription
@@ -59,6 +59,7 @@ export function Subscriptions({ address }) {
       <p>One wakes a worker when its streams have records that nobody has acknowledged: by a request to a webhook, or by
         an event in a stream that workers follow. Your token sees those all of whose streams it may subscribe to.</p><//>`}
     ${data && data.subscriptions.length > 0 && html`<${Table} label="Subscriptions" rows=${data.subscriptions} columns=${COLUMNS}
+      isPart=${hasPages(data, address.options)}
       idOf=${(/** @type {Subscription} */ one) => one.id} />`}
     ${data && html`<${Pages} data=${data} options=${address.options} page="subscriptions" parts=${[]} />`}
     ${asked === "create" && html`<${Form} title="Create a subscription" button="Create" fields=${CREATE} act=${create} onClose=${close}

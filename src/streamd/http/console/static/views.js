@@ -9,14 +9,16 @@ import { html, useState } from "./preact-htm.js"
 /**
  * A table whose rows are in the order of a column once its title is clicked. A cell that leads
  * somewhere is a link, and arrow keys move between those of the first column.
- * @param {{columns: Column[], rows: any[], label: string, idOf?: (row: any) => string | number}} given
+ * @param {{columns: Column[], rows: any[], label: string, isPart?: boolean, idOf?: (row: any) => string | number}} given
+ *   `isPart`: the rows are one page of a longer listing
  */
-export function Table({ columns, rows, label, idOf }) {
+export function Table({ columns, rows, label, isPart, idOf }) {
   const [order, setOrder] = useState(/** @type {{at: number, down: boolean} | null} */ (null))
   const shown = order ? sorted(rows, columns[order.at]?.sort, order.down) : rows
   const turn = (/** @type {number} */ at) =>
     setOrder(order?.at === at && order.down ? null : { at, down: order?.at === at })
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>
+  return html`${isPart && html`<p class="hint">One page of a listing in the order of names. A column's title sorts this page only.</p>`}
+    <div class="scroll" tabindex="0" role="region" aria-label=${label}>
     <table>
       <thead>
         <tr>
@@ -114,6 +116,11 @@ export function Facts({ of }) {
   return html`<dl class="facts">
     ${told.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}
   </dl>`
+}
+
+/** Whether a listing is longer than this page. @param {any} data @param {URLSearchParams} options */
+export function hasPages(data, options) {
+  return Boolean(data.has_more || options.get("after"))
 }
 
 /** Links to other parts of a listing. @param {{data: any, options: URLSearchParams, page: string, parts: string[]}} given */
