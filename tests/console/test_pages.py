@@ -287,3 +287,17 @@ def test_keys_lead_everywhere(cluster: Cluster, console: Console) -> None:
     console.sees("dialog", "Keys")
     console.page.press("Escape")
     console.misses("dialog")
+
+
+def test_a_dialog_gives_the_focus_back_to_what_opened_it(console: Console) -> None:
+    console.go("buckets")
+    focused = "document.activeElement.textContent === 'Create a bucket'"
+    for closing in ("Cancel", "Escape"):
+        console.press("Create a bucket")
+        console.sees("dialog", "")
+        if closing == "Cancel":
+            console.page.click("dialog footer button")
+        else:
+            console.page.press("Escape")
+        console.misses("dialog")
+        console.page.until(focused)

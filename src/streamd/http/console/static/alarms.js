@@ -41,7 +41,9 @@ function ofCluster(status) {
   }
   const operation = status.operation
   if (operation && ["paused", "waiting_for_operator", "failed"].includes(operation.state)) {
-    found.push({ level: "wait", what: `Operation ${operation.id} (${operation.kind}) is ${operation.state.replaceAll("_", " ")}`, advice: operation.why, page: "Operations" })
+    const how = { paused: "is paused", waiting_for_operator: "waits for you", failed: "failed" }[/** @type {string} */ (operation.state)]
+    const advice = operation.why && `${operation.why[0].toUpperCase()}${operation.why.slice(1)}.`
+    found.push({ level: "wait", what: `Operation ${operation.id} (${operation.kind}) ${how}`, advice, page: "Operations", at: addressOf("operation", [String(operation.id)]) })
   }
   return found
 }
@@ -54,7 +56,7 @@ function ofMember(member) {
   if (member.last_contact_ms > SILENT_MS || member.connected === false) {
     found.push({ level: "bad", what: `${node} is silent`, advice: `Is its process running, and is ${member.peer_address} reachable from the others?`, page: "StreamdPeerSilent" })
   } else if (member.behind_entries > FAR_BEHIND) {
-    found.push({ level: "wait", what: `${node} lags ${member.behind_entries} entries`, advice: "It catches up by itself unless its disk or network is too slow.", page: "A node that lags far" })
+    found.push({ level: "wait", what: `${node} lags ${count(member.behind_entries)} entries`, advice: "It catches up by itself unless its disk or network is too slow.", page: "A node that lags far" })
   }
   if (member.lacks) {
     found.push({ level: "bad", what: `${node} runs a release that is too old`, advice: `It does not understand: ${member.lacks}. Upgrade it.`, page: "Upgrading" })
@@ -73,7 +75,7 @@ function ofSubscriptions({ waiting, failed, pending_streams, oldest_waiting_ms, 
     add(
       oldest_failed_ms >= FAILED_LONG_MS ? "bad" : "wait",
       failed === 1 ? "The wakes of a subscription fail" : `The wakes of ${count(failed)} subscriptions fail`,
-      `The oldest has been tried for ${duration(oldest_failed_ms)}, and is tried again each minute. The page of the subscription says why: mend its receiver, or create its wake stream.`,
+      `The oldest has been tried for ${duration(oldest_failed_ms)}, and is tried again within a minute. The page of the subscription says why: mend its receiver, or create its wake stream.`,
       "StreamdWakesFail",
     )
   }

@@ -49,11 +49,11 @@ async function newest(path, signal) {
 
 /** @type {import("./views.js").Column[]} */
 const COLUMNS = [
-  { title: "Time", show: ({ entry }) => entry.time },
+  { title: "Time", whole: true, show: ({ entry }) => String(entry.time).replace("T", " ") },
   { title: "Node", show: ({ entry }) => entry.node },
   { title: "Event", show: ({ entry }) => entry.event },
-  { title: "What", show: ({ entry }) => {
-    const { time: _time, node: _node, event: _event, id: _id, ...rest } = entry
-    return html`<${Json} value=${rest} depth=${1} />`
-  } },
+  { title: "Who", show: ({ entry }) => entry.who ?? "–" },
+  { title: "What", show: ({ entry }) => (entry.path ? html`${entry.method} <code>${entry.path}</code>` : "–") },
+  { title: "Outcome", show: ({ entry }) => entry.code ?? entry.status ?? "–" },
+  { title: "All of it", show: ({ entry }) => html`<div class="json-cell"><${Json} value=${entry} depth=${2} /></div>` },
 ]

@@ -3,6 +3,7 @@ import { addressOf, partsOf } from "./address.js"
 import { ask, may } from "./api.js"
 import { Form } from "./dialogs.js"
 import { count, size, time } from "./format.js"
+import { labelOf } from "./limits.js"
 import { usePoll } from "./polling.js"
 import { html, useState } from "./preact-htm.js"
 import { Badge, Empty, Facts, Failure, FirstSteps, Pages, Table, hasPages } from "./views.js"
@@ -48,7 +49,7 @@ const BUCKETS = [
     sort: (row) => row.bucket_id,
   },
   { title: "Streams", number: true, show: (row) => count(row.streams), sort: (row) => row.streams },
-  { title: "Created", show: (row) => time(row.created_at_ms), sort: (row) => row.created_at_ms },
+  { title: "Created", whole: true, show: (row) => time(row.created_at_ms), sort: (row) => row.created_at_ms },
 ]
 
 /** @param {{address: Address}} given */
@@ -75,7 +76,7 @@ export function Bucket({ address }) {
     <${Failure} error=${isOrdinary ? about.error : null} />
     ${about.data && html`<${Facts} of=${factsOf(about.data)} />`}
     <${Search} options=${options} page="bucket" parts=${[name]} label="Streams whose names begin with" />
-    <${Failure} error=${streams.error} />
+    <${Failure} error=${isOrdinary && about.error ? null : streams.error} />
     ${streams.data && streams.data.streams.length === 0 &&
     html`<${Empty} title=${options.get("prefix") ? "No stream has a name like this" : "There is no stream here"}>
       <${FirstSteps} path=${`/v1/stream/${path}/first`} />
@@ -111,12 +112,12 @@ async function createStream(bucket, { name, type, ttl }) {
 
 /** @param {any} about @returns {[string, import("./preact-htm.js").View][]} */
 function factsOf(about) {
-  const limits = Object.entries(about.limits).map(([name, value]) => `${name} ${value}`)
+  const limits = Object.entries(about.limits).map(([name, value]) => `${labelOf(name)}: ${count(value)}`)
   return [
     ["Streams", count(about.streams)],
     ["Created", time(about.created_at_ms)],
     ["Bytes", about.kept_bytes === null ? null : size(about.kept_bytes)],
-    ["Limits", limits.join(", ")],
+    ["Limits", limits.join("; ")],
   ]
 }
 
@@ -134,8 +135,8 @@ const STREAMS = [
   },
   { title: "Content type", show: (row) => row.content_type, sort: (row) => row.content_type },
   { title: "Size", number: true, show: (row) => size(row.tail_offset), sort: (row) => row.tail_offset },
-  { title: "Written", show: (row) => time(row.last_write_at_ms), sort: (row) => row.last_write_at_ms },
-  { title: "Created", show: (row) => time(row.created_at_ms), sort: (row) => row.created_at_ms },
+  { title: "Written", whole: true, show: (row) => time(row.last_write_at_ms), sort: (row) => row.last_write_at_ms },
+  { title: "Created", whole: true, show: (row) => time(row.created_at_ms), sort: (row) => row.created_at_ms },
 ]
 
 /** @param {URLSearchParams} options */

@@ -54,14 +54,17 @@ function room(element) {
 
 /** @param {HTMLElement} element @param {Line[]} lines @param {(value: number | null) => string} show */
 function options(element, lines, show) {
-  const color = (/** @type {string} */ name) => colorIn(element, name)
+  const color = (/** @type {string} */ name) => resolved(element, name)
+  /** @param {any} _ @param {number[]} ticks @param {number} _at @param {number} _room @param {number} step all in s */
+  const clock = (_, ticks, _at, _room, step) =>
+    ticks.map((s) => new Date(s * 1000).toISOString().slice(11, step < 60 ? 19 : 16))
   const axis = { stroke: color("soft"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false } }
   return {
     ...room(element),
     legend: { show: false },
     cursor: { show: false },
     scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ _least, /** @type {number} */ most) => [0, most > 0 ? most * 1.1 : 1] } },
-    axes: [axis, { ...axis, size: 64, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map(show) }],
+    axes: [{ ...axis, size: 28, space: 70, values: clock }, { ...axis, size: 64, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map(show) }],
     series: [{}, ...lines.map((line) => ({ stroke: color(line.color), width: 1.5, points: { size: 4 } }))],
   }
 }
@@ -70,7 +73,7 @@ function options(element, lines, show) {
  * A variable's colour as a canvas takes it, which does not know `light-dark()`: what an element comes
  * to have. @param {HTMLElement} place @param {string} name
  */
-function colorIn(place, name) {
+function resolved(place, name) {
   const probe = place.appendChild(document.createElement("i"))
   probe.style.color = `var(--${name})`
   const { color } = getComputedStyle(probe)

@@ -1,6 +1,6 @@
 // The page `cold`: the cold store, and to which times it can restore.
 import { operate } from "./api.js"
-import { count, duration, size, time } from "./format.js"
+import { count, counted, duration, size, time } from "./format.js"
 import { asError, usePoll } from "./polling.js"
 import { html, useState } from "./preact-htm.js"
 import { Badge, Copyable, Empty, Facts, Failure, Table } from "./views.js"
@@ -50,12 +50,12 @@ function factsOf(cold) {
     ["Place", cold.place],
     ["Answers", cold.unavailable_ms === null ? html`<${Badge} kind="good">yes<//>` : html`<${Badge} kind="bad">not for ${duration(cold.unavailable_ms)}<//>`],
     ["In the store", size(cold.cold_bytes)],
-    ["Not there yet", `${size(cold.hot_bytes)} of ${size(cold.hot_limit_bytes)}`],
+    ["Not in it yet", `${size(cold.hot_bytes)} of ${size(cold.hot_limit_bytes)}`],
     ["Oldest of these", cold.lag_ms === null ? null : duration(cold.lag_ms)],
-    ["Packs", `${count(cold.packs)}, ${size(cold.pack_bytes)}; ${count(cold.dead_packs)} are garbage`],
+    ["Packs", `${count(cold.packs)} (${size(cold.pack_bytes)}), garbage: ${count(cold.dead_packs)}`],
     ["Last flush", flush.ago_ms === null ? "none yet" : `${duration(flush.ago_ms)} ago`],
-    ["Garbage", gc.doing ?? `${count(gc.rounds)} rounds`],
-    ["Verified", scrub.last_pass_time_ms === null ? "not yet" : time(scrub.last_pass_time_ms)],
+    ["Garbage collection", gc.doing === "nothing" ? `idle, ${counted(gc.rounds, "round")} done` : gc.doing],
+    ["Last verified", scrub.last_pass_time_ms === null ? "not yet" : time(scrub.last_pass_time_ms)],
     ["Missing or damaged", scrub.missing_objects + scrub.damaged_objects || null],
   ]
 }
@@ -66,9 +66,9 @@ function RestorePoints({ archive }) {
   const at = archive.archived_time_ms
   return html`<h2>Restore points</h2>
     <${Facts} of=${[
-      ["Every moment until", time(at)],
+      ["To any moment until", time(at)],
       ["Log entries until", count(archive.archived_index)],
-      ["Not archived yet", `${count(archive.lag_entries)} entries, ${size(archive.lag_bytes)}`],
+      ["Not archived yet", `${counted(archive.lag_entries, "entry", "entries")}, ${size(archive.lag_bytes)}`],
       ["Newest checkpoint", archive.last_snapshot.time_ms === null ? "none yet" : `${time(archive.last_snapshot.time_ms)} (entry ${count(archive.last_snapshot.index)})`],
       ["Gaps", archive.gaps?.map((/** @type {number[]} */ gap) => gap.join("–")).join(", ")],
       ["Fenced off by", archive.fenced_by],

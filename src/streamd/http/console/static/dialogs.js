@@ -11,9 +11,12 @@ export function Dialog({ title, onClose, children }) {
   const element = useRef(/** @type {HTMLDialogElement | null} */ (null))
   // At once: a key that is pressed as soon as the dialog is seen is for the dialog.
   useLayoutEffect(() => {
-    element.current?.showModal()
+    const dialog = element.current
+    dialog?.showModal()
+    return () => dialog?.close() // Which gives the focus back to what opened it.
   }, [])
-  return html`<dialog ref=${element} aria-label=${title} onClose=${onClose}>
+  const closed = () => element.current && onClose()
+  return html`<dialog ref=${element} aria-label=${title} onClose=${closed}>
     <header><h2>${title}</h2></header>
     ${children}
   </dialog>`
@@ -72,7 +75,8 @@ function Input({ field, first }) {
         : kind === "check"
           ? html`<input type="checkbox" name=${name} defaultChecked=${value === "on"} />`
           : html`<input ...${common} defaultValue=${value} inputmode=${kind === "number" ? "numeric" : null} />`
-  return html`<label class=${kind === "check" ? "check" : ""}>${label} ${input}${hint && html`<small>${hint}</small>`}</label>`
+  const line = kind === "check" ? html`${input} ${label}` : html`${label} ${input}`
+  return html`<label>${line}${hint && html`<small>${hint}</small>`}</label>`
 }
 
 /** A secret, which is shown this once. @param {{title: string, secret: string, onClose: () => void}} given */

@@ -19,6 +19,11 @@ export function count(number) {
   return number === null || number === undefined ? "–" : number.toLocaleString("en")
 }
 
+/** So many things. @param {number} number @param {string} one @param {string} [several] */
+export function counted(number, one, several = `${one}s`) {
+  return `${count(number)} ${number === 1 ? one : several}`
+}
+
 /** @param {number | null | undefined} number of any size, with three digits or so */
 export function rough(number) {
   if (number === null || number === undefined) return "–"

@@ -21,6 +21,11 @@ export const LIMITS = {
   max_subscriptions: "Subscriptions (identities)",
 }
 
+/** A limit in words, without what it is for. @param {string} name */
+export function labelOf(name) {
+  return (/** @type {Record<string, string>} */ (LIMITS)[name] ?? name).replace(/ \(.*\)$/, "")
+}
+
 export function Limits() {
   const { data, error, reload } = usePoll((signal) => operate("cluster/limits", { signal }), 0)
   const [row, setRow] = useState(/** @type {Row | null} */ (null))
@@ -59,7 +64,7 @@ function columns(change, clear) {
     {
       title: "Limits",
       show: (one) => html`<ul class="scopes">${Object.entries(one.limits).map(
-        ([name, value]) => html`<li key=${name}><code>${name}</code> ${count(/** @type {number} */ (value))}</li>`,
+        ([name, value]) => html`<li key=${name}>${labelOf(name)}: ${count(/** @type {number} */ (value))}</li>`,
       )}</ul>`,
     },
     {

@@ -169,7 +169,7 @@ function Theme() {
     document.dispatchEvent(new Event("themechange"))
   }, [theme])
   const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length] ?? "auto"
-  return html`<button onClick=${() => setTheme(next)} title="Colours">${theme}<span class="unseen"> colours</span></button>`
+  return html`<button onClick=${() => setTheme(next)} title="Colours: ${theme}"><span class="half"></span>${theme}<span class="unseen"> colours</span></button>`
 }
 
 const place = document.getElementById("console")

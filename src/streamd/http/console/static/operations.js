@@ -2,7 +2,7 @@
 import { addressOf } from "./address.js"
 import { operate } from "./api.js"
 import { Form } from "./dialogs.js"
-import { time } from "./format.js"
+import { duration, time } from "./format.js"
 import { asError, usePoll } from "./polling.js"
 import { html, useState } from "./preact-htm.js"
 import { Badge, Empty, Facts, Failure, Table } from "./views.js"
@@ -70,7 +70,7 @@ const COLUMNS = [
   { title: "Operation", show: (row) => html`<a class="row" href=${addressOf("operation", [String(row.id)])}>${row.id}: ${row.kind}</a>`, sort: (row) => row.id },
   { title: "State", show: (row) => html`<${State} state=${row.state} />` },
   { title: "Steps", show: (row) => `${row.current} of ${row.steps.length}` },
-  { title: "Begun", show: (row) => time(row.begun_at_ms), sort: (row) => row.begun_at_ms },
+  { title: "Begun", whole: true, show: (row) => time(row.begun_at_ms), sort: (row) => row.begun_at_ms },
   { title: "By", show: (row) => row.requested_by || "–" },
   { title: "Why", show: (row) => row.why },
 ]
@@ -98,7 +98,7 @@ export function Operation({ address }) {
       <header class="title"><h1>${found.id}: ${found.kind}</h1><${State} state=${found.state} /></header>
       <${Facts} of=${[
         ["Begun", time(found.begun_at_ms)], ["By", found.requested_by], ["Ended", found.ended_at_ms && time(found.ended_at_ms)],
-        ["Waits for", found.why], ["Asked for", Object.entries(found.arguments).map(([name, value]) => `${name} ${value}`).join(", ")],
+        [ENDED.includes(found.state) ? "Why" : "Waits for", found.why], ["Asked for", askedFor(found.arguments)],
       ]} />
       ${!ENDED.includes(found.state) && html`<div class="actions">
         ${found.state === "running" && html`<button onClick=${() => act("pause")}>Pause</button>`}
@@ -111,6 +111,12 @@ export function Operation({ address }) {
       act=${() => operate(`${path}/cancel`, { method: "POST" })} onClose=${() => setCancelling(false)}
       onDone=${() => (setCancelling(false), reload())} />`}
   `
+}
+
+/** What an operation was begun with, in words. @param {any} given */
+function askedFor({ node_id, addresses, release, window_ms }) {
+  const parts = [node_id && `node ${node_id}`, addresses?.join(" "), release && `release ${release}`, `${duration(window_ms)} between steps`]
+  return parts.filter(Boolean).join(", ")
 }
 
 /** @param {{steps: Step[]}} given */

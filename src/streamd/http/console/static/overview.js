@@ -2,7 +2,7 @@
 import { alarmsOf } from "./alarms.js"
 import { may, operate, session } from "./api.js"
 import { Chart } from "./charts.js"
-import { count, duration, rough, size, time } from "./format.js"
+import { count, counted, duration, rough, size, time } from "./format.js"
 import { usePoll } from "./polling.js"
 import { html, useRef } from "./preact-htm.js"
 import { Badge, Empty, Facts, Failure, Table } from "./views.js"
@@ -36,7 +36,7 @@ function State() {
       ? html`<ul class="alarms" aria-label="Alarms">
           ${alarms.map(
             (alarm) => html`<li class=${alarm.level} key=${`${alarm.page} ${alarm.what}`}>
-              <b>${alarm.what}.</b> ${alarm.advice} ${alarm.at && html`<a href=${alarm.at}>To the subscriptions</a>`}
+              <b>${alarm.what}.</b> ${alarm.advice} ${alarm.at && html`<a href=${alarm.at}>Look at it</a>`}
               <small>docs/operations.md: ${alarm.page}</small>
             </li>`,
           )}
@@ -46,10 +46,10 @@ function State() {
       ["Cluster", status.cluster_name ?? "a single node"],
       ["Leader", status.leader_id === null ? "none" : `node ${status.leader_id}`],
       ["Term", count(status.term)],
-      ["Committed", count(status.commit_index)],
+      ["Committed entries", count(status.commit_index)],
       ["Streams", count(status.streams)],
       ["Feature level", status.features],
-      ["Free disk", status.disk && size(status.disk.free_bytes)],
+      [`Free disk of node ${status.node_id}`, status.disk && size(status.disk.free_bytes)],
       ["Cold store", cold && (cold.unavailable_ms === null ? cold.place : `${cold.place}: no answer`)],
       ["Archived until", cold?.archive && time(cold.archive.archived_time_ms)],
     ]} />
@@ -78,11 +78,11 @@ const COLUMNS = [
         ? html`<${Badge} kind="bad">silent<//>`
         : html`<${Badge} kind="good">connected<//>`,
   },
-  { title: "Lag", number: true, show: (row) => (row.behind_entries === undefined ? "–" : `${count(row.behind_entries)} entries`) },
-  { title: "Heard", number: true, show: (row) => (row.leads ? "–" : duration(row.last_contact_ms)) },
+  { title: "Lag", number: true, show: (row) => (row.behind_entries === undefined ? "–" : counted(row.behind_entries, "entry", "entries")) },
+  { title: "Last heard", number: true, show: (row) => (row.leads || row.last_contact_ms === undefined ? "–" : `${duration(row.last_contact_ms)} ago`) },
   { title: "Release", show: (row) => row.version },
-  { title: "For clients", show: (row) => row.client_address ?? "–" },
-  { title: "For peers", show: (row) => row.peer_address ?? "–" },
+  { title: "For clients", whole: true, show: (row) => row.client_address ?? "–" },
+  { title: "For peers", whole: true, show: (row) => row.peer_address ?? "–" },
 ]
 
 function Charts() {
@@ -104,7 +104,7 @@ function Charts() {
   const bytes = (/** @type {number | null} */ value) => (value === null ? "–" : `${size(Math.round(value))}/s`)
   const room = (/** @type {number | null} */ value) => size(value === null ? null : Math.round(value))
   return html`
-    <h2>Node ${session().node_id}, the last hour</h2>
+    <h2>Node ${session().node_id}, the last hour <small>(UTC)</small></h2>
     <div class="charts">
       ${chart("Requests per second", rough, ["writes", "writes_per_s", "one"], ["reads", "reads_per_s", "two"], ["failed", "errors_per_s", "three"])}
       ${chart("Appends take", ms, ["p50", "append_p50_ms", "one"], ["p99", "append_p99_ms", "two"])}

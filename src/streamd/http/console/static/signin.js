@@ -22,10 +22,10 @@ export function SignIn({ onDone, why }) {
     <form onSubmit=${submit}>
       ${why && html`<p>${why}</p>`}
       <label>Token <input name="token" type="password" autocomplete="off" required autofocus /></label>
-      <label class="check">Keep it until this tab is closed <input type="checkbox" name="keep" /></label>
+      <label><input type="checkbox" name="keep" /> Keep it until this tab is closed</label>
       <${Failure} error=${error} />
       <button class="main">Sign in</button>
     </form>
-    <p><small>The token stays in this page's memory. What it does not permit is not shown.</small></p>
+    <p><small>On a node's host, <code>streamd token bootstrap --help</code> says how to get a first one. The token stays in this page's memory. What it does not permit is not shown.</small></p>
   </main>`
 }

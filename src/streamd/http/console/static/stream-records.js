@@ -68,7 +68,7 @@ function GoTo({ to }) {
     location.hash = to({ [place]: given })
   }
   return html`<form class="search" onSubmit=${submit}>
-    <label>Go to a record's number, an offset, or a time <input name="place" autocomplete="off" required /></label>
+    <label>Go to a record's number, an offset, or a time <input name="place" autocomplete="off" required placeholder="2026-11-27 07:00" /></label>
     <button>Go</button>
   </form>`
 }
@@ -92,7 +92,7 @@ export function Content({ bytes, form }) {
   const shown = isWhole ? bytes : bytes.subarray(0, SHOWN_BYTES)
   const rest = isLong && !isWhole &&
     html`<button onClick=${() => setWhole(true)}>Show all ${size(bytes.length)}</button>`
-  if (form === "hex") return html`<pre>${asHex(shown)}</pre>${rest}`
+  if (form === "hex") return html`<pre class="hex" tabindex="0" aria-label="Bytes">${asHex(shown)}</pre>${rest}`
   const text = asText(shown)
   if (form === "json" && !rest) {
     try {

@@ -1,5 +1,5 @@
 // A stream of the State Protocol as tables: a row for each key, as the changes so far have left it.
-import { count } from "./format.js"
+import { count, counted } from "./format.js"
 import { usePoll } from "./polling.js"
 import { html } from "./preact-htm.js"
 import { asText, readRecords } from "./records.js"
@@ -27,7 +27,7 @@ export function StateTables({ about }) {
     ${[...tables].map(([type, rows]) => {
       const list = [...rows].slice(0, SHOWN_ROWS).map(([key, value]) => ({ key, value }))
       return html`<section key=${type}>
-        <h2 class="name">${type} <small>${count(rows.size)} rows</small></h2>
+        <h2 class="name">${type} <small>${counted(rows.size, "row")}</small></h2>
         <${Table} label=${type} rows=${list} idOf=${(/** @type {any} */ row) => row.key} columns=${columnsOf(list)} />
       </section>`
     })}

@@ -1,7 +1,7 @@
 // The page `stream`: what a stream is, its records, and what can be done to it.
 import { addressOf, streamPath } from "./address.js"
 import { ask, may, operate } from "./api.js"
-import { count, duration, size, time } from "./format.js"
+import { count, counted, duration, size, time } from "./format.js"
 import { usePoll } from "./polling.js"
 import { html } from "./preact-htm.js"
 import { isJson, parseOffset } from "./records.js"
@@ -101,8 +101,8 @@ function factsOf({ contentType, next, snapshot, ttl, expires, inner }) {
     ["Snapshot at", snapshot && html`<code>${snapshot}</code>`],
     ["Created", inner && time(inner.created_at_ms)],
     ["Written", inner && time(inner.last_write_at_ms)],
-    ["In the cold store", inner && `${size(inner.cold_bytes)} (${count(inner.cold_records)} records)`],
-    ["Not there yet", inner && size(inner.hot_bytes)],
+    ["In the cold store", inner && `${size(inner.cold_bytes)} (${counted(inner.cold_records, "record")})`],
+    ["Not in it yet", inner && size(inner.hot_bytes)],
   ]
 }
 
@@ -114,7 +114,7 @@ function Lineage({ about: { inner, parts } }) {
   const level = (at) => html`<ul>
     <li>
       ${at === names.length - 1
-        ? html`<b>${names[at]}</b>${inner.forks > 0 && ` – ${count(inner.forks)} forks`}`
+        ? html`<b>${names[at]}</b>${inner.forks > 0 && ` – ${counted(inner.forks, "fork")}`}`
         : names[at] === null ? "a stream that was deleted" : html`<a href=${addressOf("stream", names[at].split("/"))}>${names[at]}</a>
           until ${count(inner.sources[at].end_record)}`}
       ${at < names.length - 1 && level(at + 1)}

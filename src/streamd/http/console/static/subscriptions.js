@@ -92,7 +92,7 @@ const COLUMNS = [
   { title: "Pattern", show: (one) => (one.pattern === null ? "only named streams" : html`<code>${one.pattern}</code>`), sort: (one) => one.pattern ?? "" },
   { title: "Wakes", show: (one) => html`<code>${one.webhook?.url ?? one.wake_stream}</code>`, sort: (one) => one.type },
   { title: "Generation", number: true, show: (one) => count(one.generation), sort: (one) => one.generation },
-  { title: "Created", show: (one) => time(Date.parse(one.created_at)), sort: (one) => one.created_at },
+  { title: "Created", whole: true, show: (one) => time(Date.parse(one.created_at)), sort: (one) => one.created_at },
 ]
 
 /** @type {import("./dialogs.js").Field[]} */

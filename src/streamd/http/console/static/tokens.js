@@ -43,9 +43,10 @@ function columns(ask) {
   return [
     { title: "Name", show: (one) => html`<b>${one.name}</b>`, sort: (one) => one.name },
     { title: "Scopes", show: (one) => html`<ul class="scopes">${one.scopes.map((/** @type {string} */ text) => html`<li key=${text}><code>${text}</code></li>`)}</ul>` },
-    { title: "Created", show: (one) => time(one.created_at_ms), sort: (one) => one.created_at_ms },
+    { title: "Created", whole: true, show: (one) => time(one.created_at_ms), sort: (one) => one.created_at_ms },
     {
       title: "Ends",
+      whole: true,
       show: (one) => (one.expired ? html`<${Badge} kind="bad">expired<//>` : one.expires_at_ms === null ? "never" : time(one.expires_at_ms)),
       sort: (one) => one.expires_at_ms ?? Infinity,
     },

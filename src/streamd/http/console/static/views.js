@@ -4,7 +4,7 @@ import { streamsBase } from "./api.js"
 import { html, useState } from "./preact-htm.js"
 
 /** @typedef {import("./preact-htm.js").View} View */
-/** @typedef {{title: string, show: (row: any) => View, sort?: (row: any) => string | number, number?: boolean}} Column */
+/** @typedef {{title: string, show: (row: any) => View, sort?: (row: any) => string | number, number?: boolean, whole?: boolean}} Column `whole`: never broken into lines */
 
 /**
  * A table whose rows are in the order of a column once its title is clicked. A cell that leads
@@ -36,7 +36,7 @@ export function Table({ columns, rows, label, isPart, idOf }) {
         ${shown.map(
           (row, at) => html`<tr key=${idOf ? idOf(row) : at}>
             ${columns.map(
-              (column) => html`<td class=${column.number ? "number" : ""}>${column.show(row)}</td>`,
+              (column) => html`<td class=${column.number ? "number" : column.whole ? "whole" : ""}>${column.show(row)}</td>`,
             )}
           </tr>`,
         )}
