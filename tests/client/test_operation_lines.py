@@ -97,6 +97,9 @@ def test_news_are_what_changed() -> None:
         attempt, lambda operation: changes.waiting(operation, "node 3 does not answer", NOW_MS)
     )
     assert list(news(second, waiting)) == ["node 3 does not answer"]
+    until = "a new process of node 2 answers and has caught up"
+    begun = after(attempt, lambda operation: changes.waiting(operation, until, NOW_MS))
+    assert list(news(second, begun)) == [f"waits until {until}"]
     end = after(lambda operation: changes.ended(operation, "failed", "node 3 is away", VIEW))
     assert list(news(first, end)) == [f"{headline(end)}: node 3 is away"]
 

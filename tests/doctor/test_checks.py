@@ -70,7 +70,7 @@ CASES: list[tuple[str, Level, str, Examined]] = [
     (
         "port.peers",
         FAIL,
-        "cannot connect to (refused) node 3 at 10.0.0.3:4438, is connected from there",
+        "cannot connect to node 3 at 10.0.0.3:4438 (refused), is connected from there",
         with_node(peers=[replace(peer(3), dials=False, last_error="refused")]),
     ),
     (

@@ -141,7 +141,7 @@ def test_a_port_that_is_open_in_one_direction_only_is_found(tmp_path: Path) -> N
         address = re.escape(cluster.peer_address(3))
     for node in (1, 2):
         [text] = found[node]
-        cannot = rf"cannot connect to \(.+\) node 3 at {address}, is connected from there"
+        cannot = rf"cannot connect to node 3 at {address} \(.+\), is connected from there"
         assert re.fullmatch(cannot, text), text
     assert [text.partition(" node ")[0] for text in found[3]] == ["connects to"] * 2
     assert all(text.endswith("gets no connection from there") for text in found[3])

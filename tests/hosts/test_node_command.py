@@ -130,6 +130,12 @@ def test_the_cluster_knows_where_a_node_is(programs: Programs, tmp_path: Path) -
         shell("node", "status", "2", *config)
         assert programs.calls == [["ctl", cluster.peer_address(2)]]
         assert "the cluster has no member 9" in shell.fails(1, "node", "status", "9", *config)
+        # Without a URL the node of the configuration is asked.
+        here = cluster.nodes[1].url.removeprefix("http://")
+        config = configured(tmp_path, f'{template}[server]\nlisten = "{here}"\n')
+        del shell.environment["STREAMD_URL"]
+        shell("node", "status", "3", *config)
+        assert programs.calls[1] == ["ctl", cluster.peer_address(3)]
     lonely = Shell(f"http://127.0.0.1:{unused_port()}")
     assert "Name it with --address" in lonely.fails(
         1, "node", "status", "2", *config, "--retry-for", "0"

@@ -11,6 +11,7 @@ from typing import Literal
 
 import click
 import trio
+from click.core import ParameterSource
 
 from streamd.client.errors import StreamdError
 from streamd.commands.operating import Operator
@@ -91,14 +92,19 @@ def _host(config: Config, node_id: int, address: str | None, context: click.Cont
     if address is None and is_own:
         address = config.cluster.address
     if address is None:
-        address = _known_address(node_id, context)
+        address = _known_address(node_id, config, context)
     return Host(node_id, address, "")
 
 
-def _known_address(node_id: int, context: click.Context) -> str:
-    """The address of a member's peers' port. Raises `HostError`."""
+def _known_address(node_id: int, config: Config, context: click.Context) -> str:
+    """The address of a member's peers' port, as the nodes say that the options name, or else the
+    node of the configuration. Raises `HostError`."""
+    server = given_server(context)
+    if context.get_parameter_source("urls") is ParameterSource.DEFAULT:
+        own = config.admin.listen or config.server.advertise or config.server.listen
+        server = server._replace(urls=[f"http{'s' * bool(config.server.tls_cert)}://{own}"])
     try:
-        members = Operator(given_server(context)).get("/cluster/status").get("members", [])
+        members = Operator(server).get("/cluster/status").get("members", [])
     except StreamdError as error:
         raise HostError(
             f"the cluster was asked where node {node_id} is, and did not say: {error}. Name it "

@@ -46,6 +46,8 @@ def reason(operation: Report) -> str:
             return f"{why}; streamd operations resume {number} carries on"
         case "running" if operation["cancel_asked"]:
             return f"{why}; it ends with the step in progress"
+        case "running" if why in [one["waits_for"] for one in operation["steps"]]:
+            return f"waits until {why}"
     return why
 
 

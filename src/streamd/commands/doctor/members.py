@@ -26,7 +26,7 @@ def configuration(examined: Examined) -> Iterator[Finding]:
 def answers(examined: Examined) -> Iterator[Finding]:
     """Whether each member answers."""
     for node, why in examined.silent.items():
-        cure = "look at its process and its log; systemctl status streamd"
+        cure = f"streamd node status {node} --config FILE, or systemctl status streamd; its log"
         yield fail(f"it gives no report: {why}", node, cure)
     for node in examined.too_old:
         yield warn("it answers, and its release has no report for the doctor", node, "upgrade it")
@@ -136,11 +136,12 @@ def connections(examined: Examined) -> Iterator[Finding]:
             if peer.dials and peer.is_dialled:
                 yield ok(f"connected with {other}, out and in", node)
                 continue
-            out = "connects to" if peer.dials else f"cannot connect to ({peer.last_error})"
+            out = "connects to" if peer.dials else "cannot connect to"
             back = "is connected from there" if peer.is_dialled else "gets no connection from there"
             host, _, port = peer.peer_address.rpartition(":")
             cure = f"nc -vz {host.strip('[]')} {port} (firewall, cluster.advertise)"
-            yield fail(f"{out} {other}, {back}", node, cure)
+            why = "" if peer.dials or not peer.last_error else f" ({peer.last_error})"
+            yield fail(f"{out} {other}{why}, {back}", node, cure)
 
 
 def client_addresses(examined: Examined) -> Iterator[Finding]:

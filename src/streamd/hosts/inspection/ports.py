@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import trio
 
 from streamd.config.settings import ConfigError, split_address
@@ -21,5 +23,7 @@ async def reach(address: str) -> str | None:
         return f"no connection within {_TIMEOUT_S:g} s"
     except (ConfigError, OSError) as error:
         # Trio's own error has those of all addresses of the host as its cause.
-        return str(errors_in(error.__cause__ or error)[0])
+        cause = errors_in(error.__cause__ or error)[0]
+        errno = cause.errno if isinstance(cause, OSError) else None
+        return str(cause) if errno is None or errno < 0 else os.strerror(errno).lower()
     return None
