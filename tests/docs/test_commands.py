@@ -57,6 +57,8 @@ ELSEWHERE = {
     ("examples/chat/README.md", "console"): "tests/examples/test_chat.py",
     ("examples/editor/README.md", "console"): "tests/examples/test_editor.py",
     ("examples/jobs/README.md", "console"): "tests/examples/test_jobs.py",
+    ("examples/langgraph/README.md", "console"): "tests/examples/test_langgraph.py",
+    ("examples/langgraph/README.md", "python"): "tests/examples/test_langgraph.py",
     ("examples/nextjs/README.md", "console"): "tests/examples/test_nextjs.py",
     ("examples/table/README.md", "console"): "tests/examples/test_table.py",
     ("examples/usage/README.md", "console"): "tests/spark/test_example_usage.py",

@@ -18,6 +18,7 @@ import pytest
 NEEDS = "needs "
 NODE = "Node 20 or newer, with npm"
 REGISTRY = "npm's registry, or what was installed from it before"
+INDEX = "Python's package index, or what was installed from it before"
 JAVA = "Java 17 or newer"
 COMPILER = "a C compiler (cc)"
 CURL = "curl"
