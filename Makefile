@@ -138,10 +138,11 @@ verify: $(TEST_READY) $(SPARK_READY) ## Check style and types; changes nothing
 	$(BIN)/codespell
 	$(BIN)/python -m pytest -q tests/test_tidy.py
 
-fix: $(TEST_READY) ## Generate the blocking client, the dashboards and docs/reference, and repair what can be repaired automatically
+fix: $(TEST_READY) ## Generate the blocking client, the dashboards, docs/reference and docs/figures, and repair what can be repaired automatically
 	$(BIN)/python -m tests.client.unasync
 	$(BIN)/python -m tests.monitoring.dashboards
 	$(BIN)/python -m tests.docs.reference
+	$(BIN)/python -m tests.docs.figures
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
