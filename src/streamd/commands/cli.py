@@ -104,6 +104,7 @@ def serve(file: Path | None, flags: Flags) -> None:
     from streamd.commands.serve import serve as serve_node
     from streamd.config.loading import load
     from streamd.config.settings import ConfigError
+    from streamd.process.attending import AttendingClock
     from streamd.process.cures import with_cure
     from streamd.process.logs import set_up_logging
     from streamd.process.privacy import forget_in_environment, keep_private
@@ -135,4 +136,4 @@ def serve(file: Path | None, flags: Flags) -> None:
         )
         share_one_heap()
         keep_private()
-        trio.run(serve_node, config)
+        trio.run(serve_node, config, clock=AttendingClock())

@@ -19,6 +19,8 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple, cast
 import outcome
 import trio
 
+from streamd.process.attending import attend
+
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
@@ -56,8 +58,8 @@ class OneThread(RunBlocking, Protocol):
         """Make a call after those that were begun before it; then call `ended`, which must neither
         wait nor raise.
 
-        A task that is woken to wait for the call, and again at its end, costs two passes of Trio's
-        loop; here a task waits that always does.
+        A task that waits for the call costs two passes of Trio's loop. `ended` is called by no task
+        (`attending.attend`).
         """
         ...
 
@@ -98,8 +100,8 @@ async def own_thread() -> AsyncIterator[OneThread]:
 
 
 class _OwnThread:
-    """The thread signals the end of a call through a descriptor, on which a task waits as on a
-    socket: Trio's own way takes a lock, a callback and another task."""
+    """The thread signals the end of a call through a descriptor that is attended to like a socket:
+    Trio's own way takes a lock, a callback and another task."""
 
     def __init__(self) -> None:
         self._turn = trio.Lock()
@@ -136,14 +138,15 @@ class _OwnThread:
         """Call what the ends of calls set off, until `close`."""
         try:
             with self._reporting:
-                while True:
-                    await trio.lowlevel.wait_readable(self._ended)
-                    # Each result was put before the descriptor was increased.
-                    for _ in range(os.eventfd_read(self._ended)):
-                        ended, result = self._results.get_nowait()
-                        ended(result)
+                await attend(self._ended, self._report)
         finally:
             os.close(self._ended)
+
+    def _report(self) -> None:
+        # Each result was put before the descriptor was increased.
+        for _ in range(os.eventfd_read(self._ended)):
+            ended, result = self._results.get_nowait()
+            ended(result)
 
     def close(self) -> None:
         self._calls.put(None)

@@ -20,6 +20,7 @@ from streamd.http.door.listeners import server_tls, start_listening
 from streamd.http.http2.asgi import AsgiApplication
 from streamd.http.http2.hypercorn_server import HypercornHttp2
 from streamd.http.sockets.descriptors import allowed_connections
+from streamd.process.attending import AttendingClock
 from streamd.process.event_loop import keep_on_time, seldom_collecting
 from streamd.process.logs import set_up_logging
 from streamd.process.metrics import Metrics
@@ -49,7 +50,8 @@ def main(descriptor: int) -> None:
     """Run the worker with the link `descriptor`."""
     share_one_heap()
     keep_private()
-    trio.run(_run, Link(socket.socket(fileno=descriptor), decode_to_worker))
+    link = Link(socket.socket(fileno=descriptor), decode_to_worker)
+    trio.run(_run, link, clock=AttendingClock())
 
 
 async def _run(link: Link[ToWorker]) -> None:

@@ -1,9 +1,9 @@
 """One task for all connections that are in their normal way.
 
 A task for each connection costs a switch and a wait for its socket with every request, several
-times what the request itself costs. Here an epoll instance of our own watches the sockets, Trio
-waits for that one descriptor, one call receives from all that have bytes (`batch_io`), and each of
-them costs a plain call.
+times what the request itself costs. Here an epoll instance of our own watches the sockets, that one
+descriptor is attended to without a task, too (`process.attending`), one call receives from all that
+have bytes (`batch_io`), and each of them costs a plain call.
 
 The epoll is edge-triggered: it tells of bytes once, when they come, so that a connection that is
 busy with a request costs nothing meanwhile. So a connection must take all bytes, and the end of
@@ -24,6 +24,7 @@ import trio
 from streamd.http.door.states import WrongTransition
 from streamd.http.sockets.batch_io import receive_ready
 from streamd.http.sockets.transports import SocketTransport
+from streamd.process.attending import attend
 
 # In one turn of the loop: what takes a few milliseconds, so that nobody else waits for longer.
 CALLS_PER_TURN = 256
@@ -129,11 +130,12 @@ class Reactor:
         """Run until cancelled. Raises what a connection raises, but for `WrongTransition`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._make_calls)
-            while True:
-                await trio.lowlevel.wait_readable(self._epoll.fileno())
-                self._left_in_turn = CALLS_PER_TURN
-                with self._gathering:
-                    self._serve()
+            await attend(self._epoll.fileno(), self._turn)
+
+    def _turn(self) -> None:
+        self._left_in_turn = CALLS_PER_TURN
+        with self._gathering:
+            self._serve()
 
     def _serve(self) -> None:
         for connection, events, data in receive_ready(
