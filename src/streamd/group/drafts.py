@@ -107,13 +107,27 @@ class Drafting:
         """Queue another node's package for an entry. Raises `Unavailable`."""
         self._foreign.add(package)
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether something waits for an entry. It may have to wait longer."""
+        return bool(
+            self._queue.waiting
+            or self._foreign.waiting
+            or self._leaders
+            or self._opener.waiting
+            or self._packages.has_waiting
+        )
+
     def draft(self, max_commands: int, max_bytes: int) -> Draft | None:
         """The content of the next entry; None when nothing waits."""
         # In turns: while this node's clients fill every entry, those of the followers would wait
         # until their deadline if the same queue always went first.
         self._foreign_first = not self._foreign_first
         if not (
-            self._opener.waiting or self._leaders or self._packages.has_waiting or self._foreign
+            self._opener.waiting
+            or self._leaders
+            or self._foreign.waiting
+            or self._packages.has_waiting
         ):
             return self._draft_fresh(max_commands, max_bytes)
         proposals = self._opener.take() + self._leaders
@@ -131,7 +145,7 @@ class Drafting:
                 foreign = self._foreign.take(max_commands, max_bytes, at_least_one=must)
                 max_commands -= sum(package.count for package in foreign)
                 max_bytes -= sum(package.size for package in foreign)
-            elif self._queue and self._takes_fresh:
+            elif self._queue.waiting and self._takes_fresh:
                 fresh = self._queue.take(max_commands, max_bytes, at_least_one=must)
                 max_commands -= sum(proposal.count for proposal in fresh)
                 max_bytes -= sum(proposal.size for proposal in fresh)
@@ -146,7 +160,7 @@ class Drafting:
     def _draft_fresh(self, max_commands: int, max_bytes: int) -> Draft | None:
         """Draft like `draft`, if only new commands of this node wait: always so on a single node,
         and mostly on others."""
-        if not (self._queue and self._takes_fresh):
+        if not (self._queue.waiting and self._takes_fresh):
             return None
         fresh = self._queue.take(max_commands, max_bytes)
         if self._numbers:

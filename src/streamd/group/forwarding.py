@@ -81,7 +81,7 @@ class Forwarding:
         waiting = self._packages.take_waiting(1, 0)
         if waiting:
             return self._call_with(leader_id, waiting[0])
-        if not self._queue:
+        if not self._queue.waiting:
             return None
         if self._packages.session_id:
             if not self._packages.has_room:

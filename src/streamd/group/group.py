@@ -193,7 +193,8 @@ class Group:
             self._configuration = configuration
             self._peers.configured(configuration)
         self._writer.start_next()
-        self.view.turn_taken.unpark_all()
+        if self.view.turn_taken:
+            self.view.turn_taken.unpark_all()
         if self.state.subscriptions.version is not self._subscriptions:
             self._subscriptions = self.state.subscriptions.version
             self.view.subscriptions_changed.unpark_all()
@@ -244,7 +245,12 @@ class Group:
         While one entry is on its way to the disk the next gathers: the slower the disk, the more
         writes share a sync.
         """
-        if self._writer.is_storing or self._proposing_pauses or self._flusher.is_full:
+        if (
+            not self._drafting.has_waiting
+            or self._proposing_pauses
+            or self._writer.is_storing
+            or self._flusher.is_full
+        ):
             return
         draft = self._drafting.draft(MAX_BATCH_COMMANDS, MAX_BATCH_BYTES)
         if draft is None:

@@ -266,13 +266,10 @@ class ProposalQueue(Generic[W]):
     def __init__(self, max_commands: int, max_bytes: int) -> None:
         self._max_commands = max_commands
         self._max_bytes = max_bytes
-        self._waiting: deque[W] = deque()
+        self.waiting: deque[W] = deque()
         self._bytes = 0
         self._commands = 0
         self.taken = 0
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     @property
     def held(self) -> tuple[FillLevel, FillLevel]:
@@ -284,7 +281,7 @@ class ProposalQueue(Generic[W]):
         """Raises `Unavailable` when too much is waiting already."""
         if self._commands >= self._max_commands or self._bytes > self._max_bytes:
             raise Unavailable("too many writes are waiting")
-        self._waiting.append(one)
+        self.waiting.append(one)
         self._bytes += one.size
         self._commands += one.count
 
@@ -292,7 +289,7 @@ class ProposalQueue(Generic[W]):
         """Take the oldest, as many as the limits allow."""
         taken: list[W] = []
         size = count = 0
-        for one in self._waiting:
+        for one in self.waiting:
             if (size + one.size > max_bytes or count + one.count > max_commands) and (
                 taken or not at_least_one
             ):
@@ -301,7 +298,7 @@ class ProposalQueue(Generic[W]):
             count += one.count
             taken.append(one)
         for _ in taken:
-            self._waiting.popleft()
+            self.waiting.popleft()
         self._bytes -= size
         self._commands -= count
         self.taken += count
@@ -309,22 +306,22 @@ class ProposalQueue(Generic[W]):
 
     def put_back(self, waiting: Sequence[W]) -> None:
         """Return what the log did not take to the front of the queue."""
-        self._waiting.extendleft(reversed(waiting))
+        self.waiting.extendleft(reversed(waiting))
         self._bytes += sum(one.size for one in waiting)
         self._commands += sum(one.count for one in waiting)
 
     def expire(self, now: float) -> None:
         """Fail everything that has waited past its deadline."""
-        if not self._waiting or self._waiting[0].deadline > now:
+        if not self.waiting or self.waiting[0].deadline > now:
             return
-        late = [one for one in self._waiting if one.deadline <= now]
-        self._waiting = deque(one for one in self._waiting if one.deadline > now)
+        late = [one for one in self.waiting if one.deadline <= now]
+        self.waiting = deque(one for one in self.waiting if one.deadline > now)
         self._let_go(late)
         fail_all(late, Unavailable("no leader accepted the write in time"))
 
     def refuse_all(self, error: Unavailable) -> None:
         """Fail everything that waits."""
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self.waiting = self.waiting, deque()
         self._let_go(waiting)
         fail_all(waiting, error)
 

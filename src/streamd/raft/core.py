@@ -338,7 +338,7 @@ class Core:
     def has_news(self) -> bool:
         """Whether this node leads and would announce a commit to the others."""
         leadership = self._roles.leadership
-        return leadership is not None and leadership.has_news
+        return leadership is not None and leadership.commit_is_news
 
     def ready(self, *, announce: bool = True) -> Ready | None:
         """What is to be done now, or None.
@@ -361,14 +361,22 @@ class Core:
                 leadership.begin_reads()
         else:
             self._roles.forwarded_reads.send()
-        entries = log.begin_store()
+        entries = log.begin_store() if log.to_store <= log.last_index else []
         changed = state.hard_state is not self._handed_hard_state
         if changed:
             _assert_follows(state.hard_state, self._handed_hard_state)
             self._handed_hard_state = state.hard_state
         elif state.messages_after_store and not entries:
             self._hold_back_messages()
-        soft_state = self._changed_soft_state()
+        soft_state = None
+        handed = self._handed_soft_state
+        if (
+            handed.role is not self._roles.role
+            or handed.leader_id != state.leader_id
+            or handed.term != state.hard_state.term
+        ):
+            soft_state = SoftState(self._roles.role, state.leader_id, state.hard_state.term)
+            self._handed_soft_state = soft_state
         if not (
             changed
             or entries
@@ -391,7 +399,7 @@ class Core:
         )
         state.messages, state.messages_after_store = [], []
         state.reads, state.snapshots = [], []
-        if ready.must_store:
+        if changed or entries:
             self._writes.begin(ready, state.hard_state)
         return ready
 
@@ -401,15 +409,6 @@ class Core:
         if not self._writes.hold(state.messages_after_store):
             state.messages += state.messages_after_store
         state.messages_after_store = []
-
-    def _changed_soft_state(self) -> SoftState | None:
-        role, leader_id = self._roles.role, self._state.leader_id
-        term = self._state.hard_state.term
-        handed = self._handed_soft_state
-        if handed.role == role and handed.leader_id == leader_id and handed.term == term:
-            return None
-        self._handed_soft_state = SoftState(role, leader_id, term)
-        return self._handed_soft_state
 
 
 def _assert_follows(new: HardState, old: HardState) -> None:

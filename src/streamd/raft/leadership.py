@@ -67,6 +67,7 @@ class Leadership:
         # Entries from here on are of the leader's own term; only those commit by counting.
         self._own_from_index = log.last_index + 1
         self._uncommitted_bytes = 0
+        # Whether some member has not been notified of the latest commit.
         self.commit_is_news = False
         self.reads = ReadQueue()
         self._heartbeat_elapsed = 0
@@ -170,7 +171,7 @@ class Leadership:
         """Whether the committed configuration has no vote for this node (thesis 4.2.2)."""
         state = self._state
         return (
-            not state.configuration.is_voter(state.node_id)
+            not state.configurations.latest.is_voter(state.node_id)
             and state.configurations.latest_index <= state.log.commit_index
         )
 
@@ -212,20 +213,17 @@ class Leadership:
         self._commit()
 
     def _commit(self) -> None:
-        log = self._state.log
-        index = quorum_value(self._state.configuration, self.replication.match_index)
+        state = self._state
+        log = state.log
+        index = quorum_value(state.configurations.latest, self.replication.match_index)
         # An entry of an earlier term may be on a majority and still be replaced; it commits
         # together with one of the leader's own term (figure 3.7).
         if index < self._own_from_index or index <= log.commit_index:
             return
         log.commit_to(index)
-        self.commit_is_news = True
-        self._take_last_step()
-
-    @property
-    def has_news(self) -> bool:
-        """Whether some member has not been notified of the latest commit."""
-        return self.commit_is_news and bool(self.replication.progress)
+        self.commit_is_news = bool(self.replication.progress)
+        if state.configurations.latest.voters_outgoing:
+            self._take_last_step()
 
     def announce(self) -> None:
         """Tell the followers of commits. This comes last before a `Ready` is handed out: entries

@@ -36,7 +36,8 @@ class Log:
         self.handed_index = applied_index
         self._recent: list[Entry] = []
         self._offset = self.last_index + 1
-        self._to_store = self.last_index + 1
+        # The first entry that was not handed out to store.
+        self.to_store = self.last_index + 1
         # For every write under way, the last index that it will make durable.
         self._writes: deque[int] = deque()
         # Terms of stored entries by their first index, as far as known without reading.
@@ -112,7 +113,7 @@ class Log:
         term = self.term(kept)
         del self._recent[max(0, from_index - self._offset) :]
         self._offset = min(self._offset, from_index)
-        self._to_store = min(self._to_store, from_index)
+        self.to_store = min(self.to_store, from_index)
         self.stable_index = min(self.stable_index, kept)
         self._writes = deque(min(index, kept) for index in self._writes)
         runs = bisect_left(self._run_starts, from_index)
@@ -131,7 +132,7 @@ class Log:
         self.last_index = self.stable_index = self.commit_index = self.handed_index = index
         self.last_term = term
         self._recent = []
-        self._offset = self._to_store = index + 1
+        self._offset = self.to_store = index + 1
         self._run_starts, self._run_terms = [index], [term]
 
     # -- storing --------------------------------------------------------------------------
@@ -139,10 +140,10 @@ class Log:
     def begin_store(self) -> list[Entry]:
         """Entries not yet handed out to store; call `end_store` for each write that is not
         empty."""
-        if self._to_store > self.last_index:
+        if self.to_store > self.last_index:
             return []
-        entries = self._recent[self._to_store - self._offset :]
-        self._to_store = self.last_index + 1
+        entries = self._recent[self.to_store - self._offset :]
+        self.to_store = self.last_index + 1
         self._writes.append(self.last_index)
         return entries
 
@@ -151,7 +152,8 @@ class Log:
         index = self._writes.popleft()
         if index > self.stable_index:
             self.stable_index = index
-            self._let_go()
+            if self.handed_index >= self._offset:
+                self._let_go()
 
     # -- committing -----------------------------------------------------------------------
 

@@ -20,16 +20,12 @@ class LinkRows:
     def __init__(self) -> None:
         self._changed: _Changed = {}
         self._flushing: _Changed = {}
-        self._count = 0
-
-    def __len__(self) -> int:
-        """How many rows are unstored."""
-        return self._count
+        self.count = 0  # How many rows are unstored.
 
     def put(self, letter: bytes, number: int, key: bytes, *, exists: bool) -> None:
         """Put a row about a subscription and a stream, or remove it."""
         rows = self._changed.setdefault((letter, number), {})
-        self._count += key not in rows
+        self.count += key not in rows
         rows[key] = exists
 
     def unstored(self, letter: bytes, number: int) -> Mapping[bytes, bool]:
@@ -40,7 +36,7 @@ class LinkRows:
 
     def begin_flush(self) -> Iterator[tuple[bytes, bytes | None]]:
         """The rows to store, as of now."""
-        self._flushing, self._changed, self._count = self._changed, {}, 0
+        self._flushing, self._changed, self.count = self._changed, {}, 0
         for (letter, number), rows in self._flushing.items():
             for key, exists in rows.items():
                 yield keys.of_subscription(letter, number, key), b"" if exists else None

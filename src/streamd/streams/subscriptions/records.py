@@ -190,7 +190,7 @@ class SubscriptionRecords:
     @property
     def unstored(self) -> int:
         """How many rows wait to be stored."""
-        return len(self._dirty) + len(self._dirty_names) + len(self.rows)
+        return len(self._dirty) + len(self._dirty_names) + self.rows.count
 
     def begin_flush(self) -> Iterator[tuple[bytes, bytes | None]]:
         """The rows to store, as of now."""
