@@ -7,7 +7,9 @@ No clock, no I/O, no randomness of its own. The shell calls an input method (`st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from random import Random
+from typing import Any
 
 from streamd.raft.interface import (
     ChangeInProgress,
@@ -57,6 +59,12 @@ NO_CONFIGURATION = Configuration()
 _SCAN_BYTES = 1024 * 1024
 
 
+def _of(path: str) -> Any:
+    """A value of a part of the core. It is looked up without a call of a Python function: the
+    group asks for some of these many times in each append."""
+    return property(attrgetter(path))
+
+
 class Core:
     """One node of one Raft group.
 
@@ -104,32 +112,22 @@ class Core:
 
     # -- what the node is -----------------------------------------------------------------
 
-    @property
-    def node_id(self) -> int:
-        return self._state.node_id
-
-    @property
-    def role(self) -> Role:
-        return self._roles.role
-
-    @property
-    def hard_state(self) -> HardState:
-        """The current hard state, which may not be stored yet."""
-        return self._state.hard_state
-
-    @property
-    def term(self) -> int:
-        return self._state.hard_state.term
-
-    @property
-    def leader_id(self) -> int:
-        """The leader of this term, 0 while none is known."""
-        return self._state.leader_id
-
-    @property
-    def configuration(self) -> Configuration:
-        """The configuration in force: the last one appended, committed or not."""
-        return self._state.configurations.latest
+    node_id: int = _of("_state.node_id")
+    role: Role = _of("_roles.role")
+    # The current hard state, which may not be stored yet.
+    hard_state: HardState = _of("_state.hard_state")
+    term: int = _of("_state.hard_state.term")
+    # The leader of this term, 0 while none is known.
+    leader_id: int = _of("_state.leader_id")
+    # The configuration in force: the last one appended, committed or not.
+    configuration: Configuration = _of("_state.configurations.latest")
+    commit_index: int = _of("_log.commit_index")
+    # The oldest entry kept.
+    first_index: int = _of("_log.first_index")
+    last_index: int = _of("_log.last_index")
+    # How far the log is known to be on this node's disk.
+    stable_index: int = _of("_log.stable_index")
+    applied_index: int = _of("_applied_index")
 
     @property
     def committed_configuration(self) -> Configuration:
@@ -140,28 +138,6 @@ class Core:
     def may_vote(self) -> bool:
         """False while the log lacks entries that this node confirmed before a restart."""
         return self._state.vote_eligibility.may_vote
-
-    @property
-    def commit_index(self) -> int:
-        return self._log.commit_index
-
-    @property
-    def first_index(self) -> int:
-        """The oldest entry kept."""
-        return self._log.first_index
-
-    @property
-    def last_index(self) -> int:
-        return self._log.last_index
-
-    @property
-    def stable_index(self) -> int:
-        """How far the log is known to be on this node's disk."""
-        return self._log.stable_index
-
-    @property
-    def applied_index(self) -> int:
-        return self._applied_index
 
     @property
     def is_caught_up(self) -> bool:

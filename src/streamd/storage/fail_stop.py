@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from streamd.process.cures import cure
@@ -11,7 +9,8 @@ from streamd.storage.errors import LogCorrupt, StorageError, StorageFailed
 
 
 class FailStop:
-    """Runs the calls of one store, and repeats its first error for every later call."""
+    """As a context manager it runs a call of one store: raises its `StorageError`, or
+    `StorageFailed` for an `OSError`, and the same again for every later call."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -22,17 +21,14 @@ class FailStop:
         """Whether a call has failed."""
         return self._failure is not None
 
-    @contextmanager
-    def guarding(self) -> Iterator[None]:
-        """Run one call. Raises its `StorageError`, or `StorageFailed` for an `OSError`."""
+    def __enter__(self) -> None:
         if self._failure is not None:
             raise self._failure
-        try:
-            yield
-        except StorageError as error:
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, StorageError):
             self._failure = error
-            raise
-        except OSError as error:
+        elif isinstance(error, OSError):
             self._failure = failed(self._directory, str(error), error.errno)
             raise self._failure from error
 

@@ -72,7 +72,7 @@ class SnapshotSink:
         """
         if self._progress is None or self._progress.meta != meta:
             self.close()
-            with self._fail_stop.guarding():
+            with self._fail_stop:
                 self._resume(meta)
         return self._wanted
 
@@ -89,7 +89,7 @@ class SnapshotSink:
             return self._wanted
         if piece.crc != piece_crc(progress.meta, piece.number, piece.rows, piece.is_last):
             raise SnapshotDamaged(f"piece {piece.number} of the snapshot was damaged on its way")
-        with self._fail_stop.guarding():
+        with self._fail_stop:
             self._put(db, progress, piece)
         return self._wanted
 
@@ -102,7 +102,7 @@ class SnapshotSink:
         assert progress is not None, "no snapshot was begun"
         assert progress.is_complete
         assert db is not None
-        with self._fail_stop.guarding():
+        with self._fail_stop:
             raw = db.get(keys.HEADER, verify_checksums=True)
             header = Header() if raw is None else _HEADER_DECODER.decode(raw)
             meta = progress.meta
@@ -121,7 +121,7 @@ class SnapshotSink:
 
     def discard(self) -> None:
         """Remove everything received so far."""
-        with self._fail_stop.guarding():
+        with self._fail_stop:
             self._discard()
 
     def close(self) -> None:

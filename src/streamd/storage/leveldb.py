@@ -14,7 +14,7 @@ from pathlib import Path
 
 from streamd.process.cures import cure, number_in, with_cure
 from streamd.storage.binding import plyvel
-from streamd.storage.errors import DatabaseDamaged, StorageFailed
+from streamd.storage.errors import DatabaseDamaged, StorageError, StorageFailed
 from streamd.storage.fail_stop import FailStop, corrupt, failed
 from streamd.storage.files import is_there, sync_directory
 from streamd.storage.torn_writes import IsKey, cut_torn_tails, cut_unproved_batches
@@ -76,7 +76,7 @@ def repair_database(directory: Path) -> None:
     LevelDB replays its logs here without their checksums, so what they do not prove goes first.
     Raises `LogCorrupt` or `StorageFailed`.
     """
-    with LevelDBFailStop(directory).guarding():
+    with LevelDBFailStop(directory):
         cut_unproved_batches(directory)
         plyvel.repair_db(str(directory), paranoid_checks=True)
 
@@ -105,20 +105,22 @@ def translated(directory: Path) -> Iterator[None]:
     """Raises `LogCorrupt` or `StorageFailed` in place of LevelDB's errors."""
     try:
         yield
-    except plyvel.CorruptionError as error:
-        raise corrupt(directory, _text(error)) from error
     except plyvel.Error as error:
-        text = _text(error)
-        if _TOO_SHORT in text:
-            raise corrupt(directory, text) from error
-        raise failed(directory, text, number_in(text)) from error
+        raise _translation(directory, error) from error
+
+
+def _translation(directory: Path, error: plyvel.Error) -> StorageError:
+    text = _text(error)
+    if isinstance(error, plyvel.CorruptionError) or _TOO_SHORT in text:
+        return corrupt(directory, text)
+    return failed(directory, text, number_in(text))
 
 
 class LevelDBFailStop(FailStop):
-    """A `FailStop` for calls that use LevelDB directly."""
+    """A `FailStop` for calls that use LevelDB directly, whose errors it translates."""
 
-    @contextmanager
-    def guarding(self) -> Iterator[None]:
-        """Run one call. Raises `StorageFailed` or `LogCorrupt`."""
-        with super().guarding(), translated(self._directory):
-            yield
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, plyvel.Error):
+            self._failure = _translation(self._directory, error)
+            raise self._failure from error
+        super().__exit__(kind, error, trace)

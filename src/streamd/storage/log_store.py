@@ -68,7 +68,7 @@ class LogStore:
         """See `log_storage.open_log`."""
         files = LogFiles(directory, floor_file, open_engine)
         finish_salvage(files)
-        with FailStop(directory).guarding():
+        with FailStop(directory):
             if not is_there(directory):
                 files.evidence.begin()
         try:
@@ -83,7 +83,7 @@ class LogStore:
     def _open_whole(cls, files: LogFiles, group_id: int, alone: bool) -> LogStore:
         store = cls(files, group_id, alone=alone)
         try:
-            with store._fail_stop.guarding():
+            with store._fail_stop:
                 store._load()
         except BaseException:
             store._engine.close()
@@ -123,7 +123,7 @@ class LogStore:
         recent = self._recent.entries(lo, hi, max_bytes)
         if recent is not None:
             return recent
-        with self._fail_stop.guarding():
+        with self._fail_stop:
             stored = proved(self._engine, self._group_id, self._position(lo - 1), hi)
             return fitting((entry for entry, _ in stored), max_bytes)
 
@@ -131,19 +131,19 @@ class LogStore:
         size, first = self._recent.size_after(index)
         if first <= index + 1:
             return size
-        with self._fail_stop.guarding():
+        with self._fail_stop:
             return size + self._engine.stored_size(index + 1, first)
 
     def position(self, index: int) -> ChainPosition:
         assert self._base.index <= index <= self._last.index, index
-        with self._fail_stop.guarding():
+        with self._fail_stop:
             return self._position(index)
 
     # -- writing ------------------------------------------------------------------------------
 
     def append(self, entries: Sequence[Entry], hard_state: HardState | None) -> None:
         """The vote reaches its own file before the log does: see `test_order`."""
-        with self._fail_stop.guarding():
+        with self._fail_stop:
             if hard_state is not None and hard_state != self.hard_state:
                 assert hard_state.term >= self.hard_state.term, "a node never returns to a term"
                 # First, so that this file is never the older of the two.
@@ -172,7 +172,7 @@ class LogStore:
         return self._engine.stalled_s
 
     def settle(self) -> None:
-        with self._fail_stop.guarding():
+        with self._fail_stop:
             self._engine.settle()
 
     def begin_cut(self, through_index: int) -> None:
@@ -180,7 +180,7 @@ class LogStore:
             return
         assert through_index <= self._last.index, (through_index, self._last)
         self.sync_floor()
-        with self._fail_stop.guarding():
+        with self._fail_stop:
             base = self._position(through_index)
             # Synced: a power cut could otherwise lose the base and keep the deletions that follow
             # it.
@@ -194,7 +194,7 @@ class LogStore:
         return True
 
     def remove_cut(self) -> None:
-        with self._fail_stop.guarding():
+        with self._fail_stop:
             first, self._first_kept = self._first_kept, self._base.index + 1
             # Their indexes are known: a search for them would read the payloads of all entries.
             self._delete(iter(range(first, self._first_kept)))
@@ -202,7 +202,7 @@ class LogStore:
         self._recent.forget_through(self._first_kept - 1)
 
     def free_some(self) -> bool:
-        with self._fail_stop.guarding():
+        with self._fail_stop:
             first, end = self._first_kept, max(self._removed_through + 1, self._first_kept)
             held = self._engine.stored_size(first, self._last.index + 1)
             wasted = self._engine.stored_size(0, first)
@@ -217,7 +217,7 @@ class LogStore:
         A crash between the two leaves a log that is refused or salvaged, never one that is
         believed: an installation or restore resets it again at the next start.
         """
-        with self._fail_stop.guarding(), self._noting:
+        with self._fail_stop, self._noting:
             self._evidence.note_floor(position)
             self._removed_through = max(self._removed_through, self._last.index)
             self._engine.restart_after(position)
@@ -227,12 +227,12 @@ class LogStore:
             self._delete(self._engine.indexes(0, position.index + 1))
 
     def note_regained(self) -> None:
-        with self._fail_stop.guarding():
+        with self._fail_stop:
             self._evidence.forget_lost()
         self.lost_below = None
 
     def sync_floor(self) -> None:
-        with self._fail_stop.guarding(), self._noting:
+        with self._fail_stop, self._noting:
             last = self._last
             if self._floor != last:
                 self._evidence.note_floor(last)
@@ -258,7 +258,7 @@ class LogStore:
                 f"the log in {self._files.directory} ends at entry {self._last.index}, but "
                 f"entries up to {applied_index} were applied"
             )
-        with self._fail_stop.guarding():
+        with self._fail_stop:
             self.lost_below = self._evidence.note_lost(
                 max(applied_index, self._last.index),
                 "it ends before the state does" if lags else "it does not match the state",
@@ -268,7 +268,7 @@ class LogStore:
 
     def set_aside(self, why: str) -> LogStore:
         """The loss is noted before the log moves."""
-        with self._fail_stop.guarding():
+        with self._fail_stop:
             self._evidence.note_lost(self._last.index, why, ChainPosition())
             self._evidence.note_floor(ChainPosition())
             self._engine.close()

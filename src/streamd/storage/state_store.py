@@ -156,7 +156,7 @@ class StateStore:
         Waits for calls under way; later ones wait until it is done. Views of the old state become
         invalid. After an error the store is unusable.
         """
-        with self._lock, self._fail_stop.guarding():
+        with self._lock, self._fail_stop:
             self._swapping = True  # otherwise overlapping readers could block it for ever
             try:
                 self._changed.wait_for(lambda: not self._calls)
@@ -185,7 +185,7 @@ class StateStore:
             self._calls += 1
             used = self._db
         try:
-            with self._fail_stop.guarding():
+            with self._fail_stop:
                 yield used
         finally:
             with self._lock:
