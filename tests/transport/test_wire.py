@@ -385,6 +385,49 @@ async def test_a_broken_or_closed_socket_is_reported_as_trio_does() -> None:
     assert theirs.send_now(b"x") == 0
 
 
+@pytest.mark.parametrize("is_tcp", [True, False], ids=["TCP", "another stream"])
+async def test_packets_are_taken_as_they_come_until_the_connection_ends(is_tcp: bool) -> None:
+    ours, theirs = await _tcp_pair() if is_tcp else memory_stream_pair()
+    wire = Wire(ours, Limits())
+    taken: list[int] = []
+    came = trio.Event()
+
+    def take(kind: int, _: bytes) -> None:
+        taken.append(kind)
+        came.set()
+
+    await theirs.send_all(frame(FrameKind.PING) + frame(FrameKind.PONG))
+    assert (await wire.read_packet())[0] == FrameKind.PING  # The other is in the buffer now.
+    async with trio.open_nursery() as nursery:
+
+        async def read() -> None:
+            with pytest.raises(ConnectionEnded, match="closed the connection"):
+                await wire.read_packets(take)
+
+        nursery.start_soon(read)
+        await came.wait()
+        came = trio.Event()
+        await theirs.send_all(frame(FrameKind.PING))
+        await came.wait()
+        await theirs.aclose()
+    assert taken == [FrameKind.PONG, FrameKind.PING]
+    await ours.aclose()
+
+
+@pytest.mark.parametrize("is_tcp", [True, False], ids=["TCP", "another stream"])
+async def test_whoever_reads_packets_gets_what_taking_one_raises(is_tcp: bool) -> None:
+    ours, theirs = await _tcp_pair() if is_tcp else memory_stream_pair()
+
+    def take(_: int, __: bytes) -> None:
+        raise ProtocolError("not this one")
+
+    await theirs.send_all(frame(FrameKind.PING))
+    with pytest.raises(ProtocolError, match="not this one"):
+        await Wire(ours, Limits()).read_packets(take)
+    for stream in ours, theirs:
+        await trio.aclose_forcefully(stream)
+
+
 def test_group_0_is_written_as_the_first_release_wrote_it() -> None:
     messages = [msgspec.msgpack.encode(heartbeat(7))]
     assert messages_payload(0, messages) == bytes.fromhex("00000000 91") + messages[0]

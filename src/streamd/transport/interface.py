@@ -83,6 +83,17 @@ class PromptStream(Protocol):
 
 
 @runtime_checkable
+class AttendedStream(Protocol):
+    """A stream that can be read from without a task, whenever its descriptor is readable."""
+
+    def fileno(self) -> int:
+        """The descriptor; it stays open until the stream is closed."""
+
+    def receive_now(self, max_bytes: int) -> bytes | None:
+        """What is there, empty at the end, or None. Raises as `receive_some` does."""
+
+
+@runtime_checkable
 class Resolver(Protocol):
     """A network whose addresses have hosts."""
 
@@ -91,7 +102,8 @@ class Resolver(Protocol):
 
 
 class Network(Protocol):
-    """The source of the streams: TCP, or memory. `PromptStream`s are the fastest."""
+    """The source of the streams: TCP, or memory. `PromptStream`s that are `AttendedStream`s are the
+    fastest."""
 
     async def connect(self, address: str) -> trio.abc.Stream:
         """Raises `OSError` when it cannot."""

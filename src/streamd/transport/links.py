@@ -230,7 +230,9 @@ class Link:
         try:
             self._context.handler.on_peer(peer)
             reason = await run_until_ended(
-                lambda _: self._read(wire), lambda _: self._write(wire), lambda _: wire.watch()
+                lambda _: wire.read_packets(self._take),
+                lambda _: self._write(wire),
+                lambda _: wire.watch(),
             )
         finally:
             self.connected = False
@@ -240,15 +242,13 @@ class Link:
             self._backoff_s = self._limits.backoff_min_s
         raise ConnectionEnded(reason)
 
-    async def _read(self, wire: Wire) -> None:
-        while True:
-            kind, payload = await wire.read_packet()
-            if kind == FrameKind.REPLY:
-                self._asking.on_reply(parse_reply(payload))
-            elif kind == FrameKind.PONG:
-                self._release = parse_release(payload)
-            else:
-                raise ProtocolError(f"it sent a frame of kind {kind} on a connection for replies")
+    def _take(self, kind: int, payload: bytes) -> None:
+        if kind == FrameKind.REPLY:
+            self._asking.on_reply(parse_reply(payload))
+        elif kind == FrameKind.PONG:
+            self._release = parse_release(payload)
+        else:
+            raise ProtocolError(f"it sent a frame of kind {kind} on a connection for replies")
 
     async def _write(self, wire: Wire) -> None:
         """Write what waits, and a PING in each interval so that both sides hear something."""

@@ -67,16 +67,23 @@ class PlainStream(trio.abc.Stream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Raises as any stream of Trio. Waits before it reads, even if bytes are there."""
         while True:
-            descriptor = self.socket.fileno()
-            if descriptor < 0:
+            if self.fileno() < 0:
                 raise trio.ClosedResourceError("this socket was already closed")
-            await trio.lowlevel.wait_readable(descriptor)
-            try:
-                return os.read(descriptor, max_bytes or _RECEIVE_BYTES)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise trio.BrokenResourceError from error
+            await trio.lowlevel.wait_readable(self.fileno())
+            data = self.receive_now(max_bytes or _RECEIVE_BYTES)
+            if data is not None:
+                return data
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def receive_now(self, max_bytes: int) -> bytes | None:
+        try:
+            return os.read(self.fileno(), max_bytes)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise trio.BrokenResourceError from error
 
     async def aclose(self) -> None:
         await self._stream.aclose()

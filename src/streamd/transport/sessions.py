@@ -109,16 +109,17 @@ class PeerSession:
         return "a newer connection of the peer replaced it"
 
     async def _read(self, wire: Wire, nursery: trio.Nursery) -> None:
-        while True:
-            kind, payload = await wire.read_packet()
-            if kind == FrameKind.MESSAGES:
-                self._take_messages(payload)
-            elif kind == FrameKind.REQUEST:
-                self._answering.on_request(parse_request(payload), nursery)
-            elif kind == FrameKind.PING:
-                self._outbox.put_control(FrameKind.PONG, self._release)
-            else:
-                raise ProtocolError(f"it sent a frame of kind {kind} on its own connection")
+        await wire.read_packets(partial(self._take, nursery))
+
+    def _take(self, nursery: trio.Nursery, kind: int, payload: bytes) -> None:
+        if kind == FrameKind.MESSAGES:
+            self._take_messages(payload)
+        elif kind == FrameKind.REQUEST:
+            self._answering.on_request(parse_request(payload), nursery)
+        elif kind == FrameKind.PING:
+            self._outbox.put_control(FrameKind.PONG, self._release)
+        else:
+            raise ProtocolError(f"it sent a frame of kind {kind} on its own connection")
 
     def _take_messages(self, payload: bytes) -> None:
         group_id, messages = parse_messages(payload)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import re
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
+from functools import partial
 from struct import Struct
 from typing import NamedTuple, NoReturn
 
@@ -19,10 +20,11 @@ import msgspec
 import trio
 from crc32c import crc32c
 
+from streamd.process.attending import attend
 from streamd.raft.messages import Message
 from streamd.streams.content import UNDECODABLE
 from streamd.transport.errors import ConnectionEnded, ProtocolError
-from streamd.transport.interface import Limits, PromptStream
+from streamd.transport.interface import AttendedStream, Limits, PromptStream
 
 _HEADER = Struct(">IIB")
 _GROUP = Struct(">I")
@@ -266,10 +268,38 @@ class Wire:
         silent_at = self._heard_at + self._limits.silence_timeout_s
         return min(silent_at, self._frame_by) if self._buffer else silent_at
 
+    async def read_packets(self, take: Callable[[int, bytes], None]) -> NoReturn:
+        """Call `take`, which must not wait, with each packet. Raises `ConnectionEnded`, and what
+        `take` raises."""
+        if isinstance(self._stream, AttendedStream):
+            self._take_packets(take)  # They came with the end of the handshake.
+            await attend(self._stream.fileno(), partial(self._receive_now, self._stream, take))
+        while True:
+            take(*await self.read_packet())
+
+    def _receive_now(self, stream: AttendedStream, take: Callable[[int, bytes], None]) -> None:
+        try:
+            data = stream.receive_now(_RECEIVE_BYTES)
+        except trio.BrokenResourceError as error:
+            raise ConnectionEnded(describe(error)) from error
+        if data is not None:
+            self._received(data)
+            self._take_packets(take)
+
+    def _take_packets(self, take: Callable[[int, bytes], None]) -> None:
+        while (packet := self._take_packet()) is not None:
+            take(*packet)
+
     async def read_packet(self) -> tuple[int, bytes]:
         """The next frame, parts put together. Raises `ConnectionEnded`."""
-        while True:
-            kind, payload = await self.read_frame(self._limits.max_frame_bytes)
+        while (packet := self._take_packet()) is None:
+            await self._receive()
+        return packet
+
+    def _take_packet(self) -> tuple[int, bytes] | None:
+        """The packet whose end is next in the buffer, if that is complete."""
+        while (found := self._take_frame(self._limits.max_frame_bytes)) is not None:
+            kind, payload = found
             if self._parts and trio.current_time() > self._whole_by:
                 raise ConnectionEnded("the parts of its message arrived too slowly")
             if kind == FrameKind.PART:
@@ -281,6 +311,7 @@ class Wire:
                 return kind & ~CONTINUED, whole
             else:
                 return kind, payload
+        return None
 
     def _add_part(self, payload: bytes) -> None:
         limits = self._limits
@@ -333,6 +364,9 @@ class Wire:
             data = await self._stream.receive_some(_RECEIVE_BYTES)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise ConnectionEnded(describe(error)) from error
+        self._received(data)
+
+    def _received(self, data: bytes | bytearray) -> None:
         if not data:
             raise ConnectionEnded("it closed the connection")
         self._heard_at = trio.current_time()
