@@ -9,6 +9,7 @@ down the interpreter. Servers under a wrapper, such as strace, and workers are s
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -181,6 +182,7 @@ def _fork_for(requests: socket.socket) -> None:
                         return
                     request, (told, *streams) = json.loads(content), descriptors
                     _load(request["arguments"])
+                    gc.freeze()  # so that no fork looks through what was imported, and copies it
                     if not (pid := os.fork()):
                         _become(request, told, streams)
                     for stream in streams:
@@ -203,8 +205,11 @@ def _load(arguments: list[str]) -> None:
 
     command = next(iter(arguments), "serve")
     main.get_command(click.Context(main), command)
+    import_module("streamd.config.loading")
     if command != "serve":
-        import_module("streamd.client.connecting")  # a client does so when it connects
+        # A client does so when it connects.
+        import_module("streamd.client.connecting")
+        import_module("httpcore")
 
 
 def _become(request: dict[str, Any], told: int, streams: list[int]) -> NoReturn:
