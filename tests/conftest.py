@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 # The same examples in every run of a commit: a failure here is a failure everywhere. Without a
 # database of failures, which only this machine would have.
 settings.register_profile("streamd", database=None, deadline=None, print_blob=True)
+# `make test` tries fewer of them.
+settings.register_profile("quick", settings.get_profile("streamd"), max_examples=25)
 settings.load_profile("streamd")
 vars(core)["global_force_seed"] = first_seed()
 
@@ -30,6 +33,23 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _SUMMARY = "summary"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.markexpr == ALL_BUT_LONG:
+        settings.load_profile("quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected, a million objects, lives as long as the process: no search for garbage
+    shall look through it, in each process that shares a run and in tests that search themselves."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -15,9 +15,17 @@ from tests.support.long import ALL_BUT_LONG
 ROOT = Path(__file__).parents[1]
 QUICK = """
 import pytest
+from hypothesis import settings
+from tests.support.long import first_quick
 
 @pytest.mark.parametrize("way", ["usual", pytest.param("odd", marks=pytest.mark.long)])
 def test_ways(way): ...
+
+@pytest.mark.parametrize("place", first_quick("ab"))
+def test_places(place): ...
+
+@pytest.mark.parametrize("examples", [settings().max_examples])
+def test_examples(examples): ...
 
 @pytest.mark.long
 def test_that_takes_long(): ...
@@ -49,9 +57,16 @@ def test_long_tests_are_left_out_on_request_and_long_modules_not_imported(
         "test_long.py::test_of_a_long_module",
         "test_quick.py::test_ways[usual]",
         "test_quick.py::test_ways[odd]",
+        "test_quick.py::test_places[a]",
+        "test_quick.py::test_places[b]",
+        "test_quick.py::test_examples[100]",
         "test_quick.py::test_that_takes_long",
     }
-    assert collected(tmp_path, "-m", ALL_BUT_LONG) == {"test_quick.py::test_ways[usual]"}
+    assert collected(tmp_path, "-m", ALL_BUT_LONG) == {
+        "test_quick.py::test_ways[usual]",
+        "test_quick.py::test_places[a]",
+        "test_quick.py::test_examples[25]",
+    }
 
 
 def collected(directory: Path, *flags: str) -> set[str]:

@@ -130,7 +130,9 @@ def test_impossibly_large_numbers_do_no_harm(command: Command) -> None:
     driver.reopen()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=3 * settings().max_examples, deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(st.lists(hostile(Command), min_size=1, max_size=8), st.integers(0, 7))
 def test_no_command_stops_the_machine_and_invalid_ones_have_no_effect(
     commands: list[Command], flushed_after: int

@@ -91,9 +91,7 @@ def test_the_loss_is_recorded_until_the_entries_are_back(tmp_path: Path) -> None
 def test_only_proved_entries_are_kept_wherever_a_bit_is_flipped(tmp_path: Path) -> None:
     image, file, written = damaged_image(tmp_path)
 
-    @settings(
-        max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-    )
+    @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.sampled_from(written), st.integers(0, 7))
     def flip(place: int, bit: int) -> None:
         copy = copy_of(image, tmp_path / "copy")
@@ -110,9 +108,7 @@ def test_only_proved_entries_are_kept_wherever_a_bit_is_flipped(tmp_path: Path) 
 def test_a_loss_below_the_floor_is_noticed_wherever_the_file_is_truncated(tmp_path: Path) -> None:
     image, file, written = damaged_image(tmp_path)
 
-    @settings(
-        max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-    )
+    @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.sampled_from(written))
     def cut(size: int) -> None:
         copy = copy_of(image, tmp_path / "copy")

@@ -222,9 +222,7 @@ def test_a_changed_piece_is_refused(sender: Replica, tmp_path: Path) -> None:
     sink.begin(source.meta)
     piece = source.piece(0)
 
-    @settings(
-        max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-    )
+    @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.integers(0, len(piece.rows) - 1), st.integers(0, 7))
     def flip(place: int, bit: int) -> None:
         rows = bytearray(piece.rows)

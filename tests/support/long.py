@@ -8,11 +8,23 @@ imported: that takes time in each process, and needs packages that only `make te
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 # The expression for pytest's -m that leaves the long tests out.
 ALL_BUT_LONG = "not long"
 _WHOLE_MODULE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.long\b", re.MULTILINE)
+
+
+def first_quick(values: Iterable[Any], quick: int = 1) -> list[Any]:
+    """These values for `parametrize` or a fixture: all but the first `quick` are long."""
+    return [
+        value if place < quick else pytest.param(value, marks=pytest.mark.long)
+        for place, value in enumerate(values)
+    ]
 
 
 def is_long_as_a_whole(path: Path) -> bool:
