@@ -84,8 +84,13 @@ def test_a_traceback_names_places_and_not_values(rendering: str) -> None:
     "command",
     [
         ["head", "/a/b", "--url", "http://operator:whisper@127.0.0.1:1"],
-        ["head", "/a/b", "--url", "operator:whisper@127.0.0.1:1"],
-        ["cluster", "--url", "http://operator:whisper@127.0.0.1:1", "status"],
+        pytest.param(
+            ["head", "/a/b", "--url", "operator:whisper@127.0.0.1:1"], marks=pytest.mark.long
+        ),
+        pytest.param(
+            ["cluster", "--url", "http://operator:whisper@127.0.0.1:1", "status"],
+            marks=pytest.mark.long,
+        ),
         ["backup", "status", "--from", "s3://key:whisper@127.0.0.1:1"],
     ],
 )

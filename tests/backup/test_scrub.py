@@ -107,7 +107,7 @@ async def test_a_pass_reads_every_object_and_finds_nothing_where_nothing_is_wron
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("spoil", [flip, cut])
+@pytest.mark.parametrize("spoil", [flip, pytest.param(cut, marks=pytest.mark.long)])
 async def test_a_damaged_object_is_named_until_it_is_repaired(
     tmp_path: Path,
     place: tuple[AsyncObjectStore, FlakyStore],
@@ -254,6 +254,7 @@ async def test_reading_is_paced(tmp_path: Path, place: tuple[AsyncObjectStore, F
         assert [name for name in read if name == first or "/packs/" in name] == [first]
 
 
+@pytest.mark.long
 async def test_objects_removed_meanwhile_raise_no_alarm(
     tmp_path: Path, place: tuple[AsyncObjectStore, FlakyStore]
 ) -> None:

@@ -17,7 +17,11 @@ from anyio.from_thread import BlockingPortal
 
 from streamd.client import AsyncClient, Client
 
-KINDS = ("blocking", "asyncio", pytest.param("trio", marks=pytest.mark.long))
+KINDS = (
+    pytest.param("blocking", marks=pytest.mark.long),  # generated from the asynchronous one
+    "asyncio",
+    pytest.param("trio", marks=pytest.mark.long),
+)
 
 
 @contextmanager

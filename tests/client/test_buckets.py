@@ -27,6 +27,7 @@ def many(streamd: Shell) -> list[str]:
 # --- buckets
 
 
+@pytest.mark.long
 def test_a_listing_requests_every_page(streamd: Shell, many: list[str]) -> None:
     assert streamd("list", "many").decode().splitlines() == many
     chosen = streamd("list", "many", "--prefix", "23").decode().splitlines()

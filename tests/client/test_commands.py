@@ -232,7 +232,13 @@ def test_an_empty_snapshot_of_json_is_a_line_of_json(streamd: Shell) -> None:
 
 @pytest.mark.parametrize(
     ("command", "closed"),
-    [("read", ">&-"), ("tail", ">&-"), ("head", ">&-"), ("append", "<&-"), ("append", "2>&- <&-")],
+    [
+        ("read", ">&-"),
+        pytest.param("tail", ">&-", marks=pytest.mark.long),
+        pytest.param("head", ">&-", marks=pytest.mark.long),
+        ("append", "<&-"),
+        pytest.param("append", "2>&- <&-", marks=pytest.mark.long),
+    ],
 )
 def test_a_standard_stream_that_is_closed_ends_with_status_4(
     command: str, closed: str, streamd: Shell

@@ -28,7 +28,7 @@ def append(process: subprocess.Popen[bytes], line: bytes) -> None:
         ("json", "auto"),
         pytest.param("bytes", "sse", marks=pytest.mark.long),
         pytest.param("text", "auto", marks=pytest.mark.long),
-        ("json", "long-poll"),
+        pytest.param("json", "long-poll", marks=pytest.mark.long),
     ],
 )
 def test_a_tail_survives_restarts_without_loss_or_repetition(

@@ -83,7 +83,8 @@ async def write(server: Server, random: Random) -> None:
 
 
 @pytest.mark.parametrize(
-    "patience", ["never", pytest.param("seldom", marks=pytest.mark.long), "often"]
+    "patience",
+    [*(pytest.param(one, marks=pytest.mark.long) for one in ("never", "seldom")), "often"],
 )
 @pytest.mark.parametrize("faults", [pytest.param(0, marks=pytest.mark.long), 10])
 @pytest.mark.parametrize("way", FOLLOWING)
@@ -320,7 +321,7 @@ def test_the_waits_of_a_database_may_be_interrupted(backend: str) -> None:
         run(backend, main)
 
 
-@pytest.mark.parametrize("ends", ["closed", "forgotten"])
+@pytest.mark.parametrize("ends", [pytest.param("closed", marks=pytest.mark.long), "forgotten"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_follower_that_is_cancelled_and_left_keeps_no_connection(backend: str, ends: str) -> None:
     """As a page's request does, whose reader goes away: with or without `close`."""

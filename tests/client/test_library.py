@@ -302,6 +302,7 @@ def test_a_snapshot_replaces_what_it_covers(stream: Stream) -> None:
     assert (found.snapshot, found.json(), found.next_offset) == (snapshot, [[3], 4], end)
 
 
+@pytest.mark.long
 def test_a_large_snapshot_is_sent_in_pieces(stream: Stream) -> None:
     stream.create()
     at = stream.append(b"x").next_offset

@@ -116,7 +116,7 @@ ask()
     assert ports[0] == ports[2] != ports[1]
 
 
-@pytest.mark.parametrize("live", ["sse", "long-poll"])
+@pytest.mark.parametrize("live", ["sse", pytest.param("long-poll", marks=pytest.mark.long)])
 def test_a_follower_resumes_in_both_processes_after_a_fork(
     stream: Stream, server: ServerProcess, live: str
 ) -> None:
@@ -255,6 +255,7 @@ def test_a_follower_that_pauses_ends_when_another_thread_closes_it(kind: str) ->
         assert results == [[]]
 
 
+@pytest.mark.long
 def test_threads_share_a_client(client: Client, stream: Stream) -> None:
     ours = client.stream(stream.name)
     started = [_in_thread(lambda: [ours.append_json(2) for _ in range(20)]) for _ in range(8)]
@@ -279,7 +280,8 @@ def test_threads_share_an_iteration(stream: Stream) -> None:
 # --- memory
 
 
-@pytest.mark.parametrize("live", ["sse", pytest.param("long-poll", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("live", ["sse", "long-poll"])
 def test_a_follower_of_a_long_stream_keeps_none_of_what_it_has_shown(
     server: ServerProcess, live: str
 ) -> None:

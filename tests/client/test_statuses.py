@@ -28,7 +28,12 @@ from streamd.client.errors import (
 from streamd.client.names import parse_name
 from tests.client.flows import Network, emitted
 
-STATUSES = range(400, 600)
+# Those that servers and proxies send, and one of each kind that none does.
+_USUAL = {400, 401, 403, 404, 408, 409, 410, 413, 421, 425, 429, 499, 500, 501, 502, 503, 504, 599}
+STATUSES = [
+    status if status in _USUAL else pytest.param(status, marks=pytest.mark.long)
+    for status in range(400, 600)
+]
 # What a proxy answers when it cannot tell what became of the request.
 UNSETTLED = {408, 425, *range(500, 600)} - {501}
 JSON = "application/json"

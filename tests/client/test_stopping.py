@@ -69,7 +69,11 @@ def test_lines_that_keep_coming_are_appended_as_they_come(streamd: Shell) -> Non
 
 @pytest.mark.parametrize(
     ("number", "kind"),
-    [(signal.SIGINT, "text"), (signal.SIGTERM, "json"), (signal.SIGHUP, "text")],
+    [
+        pytest.param(signal.SIGINT, "text", marks=pytest.mark.long),
+        (signal.SIGTERM, "json"),
+        pytest.param(signal.SIGHUP, "text", marks=pytest.mark.long),
+    ],
     ids=["SIGINT", "SIGTERM", "SIGHUP"],
 )
 def test_a_signal_ends_the_input_and_what_was_read_is_stored(
@@ -176,6 +180,7 @@ def test_lines_that_were_not_confirmed_are_counted_without_the_server(tmp_path: 
         )
 
 
+@pytest.mark.long
 def test_a_second_signal_ends_the_command_before_its_time_is_over(tmp_path: Path) -> None:
     """Its time never ends here: a process inherits which signals are blocked."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
@@ -192,6 +197,7 @@ def test_a_second_signal_ends_the_command_before_its_time_is_over(tmp_path: Path
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
+@pytest.mark.long
 def test_a_signal_that_the_shell_ignores_stays_ignored(streamd: Shell) -> None:
     """As with nohup, or for a command that a script put into the background."""
     streamd("create", "kept")

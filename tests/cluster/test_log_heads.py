@@ -162,6 +162,7 @@ def test_a_new_member_is_vouched_for(play_with_store: Play) -> None:
     play_with_store(scenario)
 
 
+@pytest.mark.long
 def test_a_leader_for_which_none_can_vouch_says_so(
     play_with_store: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from tests.sim.torn_pages import torn
 from tests.support.directories import copy_in_use
 from tests.support.machines import Machine, Machines, Play, all_ready, wait_until
 from tests.support.nodes import append, append_to, create, read_all, running_node
-from tests.support.seeds import seeds
+from tests.support.seeds import one_each
 
 
 def tear(machine: Machine, random: Random) -> None:
@@ -42,7 +42,7 @@ def tear(machine: Machine, random: Random) -> None:
     before.rename(machine.path)
 
 
-@pytest.mark.parametrize("seed", seeds(6))
+@pytest.mark.parametrize("seed", one_each(6, 1))
 def test_writes_torn_on_all_nodes_at_once_cost_no_node_its_vote(seed: int, play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         random = Random(seed)

@@ -119,6 +119,7 @@ def test_a_transfer_is_slow_during_writes_and_fast_without_them(play: Play) -> N
     play(scenario)
 
 
+@pytest.mark.long
 def test_after_a_broken_connection_the_transfer_continues_with_the_next_piece(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         leader, lagging = await let_one_lag(machines)
@@ -160,6 +161,7 @@ def test_a_restarted_follower_continues_with_the_pieces_on_its_disk(play: Play) 
     play(scenario)
 
 
+@pytest.mark.long
 def test_a_transfer_to_a_vanished_follower_fails_and_another_begins_on_its_return(
     play: Play,
 ) -> None:
@@ -234,6 +236,7 @@ def test_an_installation_longer_than_the_leaders_patience_is_not_disturbed(play:
     play(scenario)
 
 
+@pytest.mark.long
 def test_a_follower_does_other_work_during_a_long_installation(play: Play) -> None:
     async def scenario(machines: Machines) -> None:
         _, lagging = await let_one_lag(machines)

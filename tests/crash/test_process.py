@@ -70,7 +70,7 @@ def test_a_drain_ends_live_readers_and_finishes_requests_under_way(tmp_path: Pat
         assert server.wait() == 0
 
 
-@pytest.mark.parametrize("has_listener", [False, True])
+@pytest.mark.parametrize("has_listener", [pytest.param(False, marks=pytest.mark.long), True])
 def test_clients_and_operators_cannot_take_the_descriptors_that_the_stores_need(
     tmp_path: Path, has_listener: bool
 ) -> None:

@@ -203,6 +203,7 @@ def test_operations_of_the_cold_store_do_what_the_page_shows(tmp_path: Path) -> 
         run("docs/operations.md", shell, wanted="streamd (cold|log-)")
 
 
+@pytest.mark.long
 def test_a_proof_is_made_and_verified_as_the_page_shows(tmp_path: Path) -> None:
     cold = {"STREAMD_COLD_BACKEND": "fs", "STREAMD_COLD_FS_PATH": str(tmp_path / "cold")}
     with beside_a_server(tmp_path, **cold) as shell:

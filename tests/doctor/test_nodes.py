@@ -123,6 +123,7 @@ def test_without_a_node_there_is_no_diagnosis(tmp_path: Path) -> None:
     assert "cannot be reached" in errors
 
 
+@pytest.mark.long
 def test_a_port_that_is_open_in_one_direction_only_is_found(tmp_path: Path) -> None:
     with ClusterProcesses(tmp_path) as cluster:
         cluster.close_port(3)
@@ -203,6 +204,7 @@ def test_a_server_tells_of_its_certificate_its_files_its_store_and_its_tokens(
     assert levels(refusal, "node.answer") == {None: "fail"}
 
 
+@pytest.mark.long
 def test_a_store_that_has_gone_is_a_failure(tmp_path: Path) -> None:
     minio = MinioServer(minio_or_skip(), tmp_path / "minio")
     settings = {

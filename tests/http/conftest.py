@@ -17,7 +17,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     return make_pki(tmp_path_factory.mktemp("pki"))
 
 
-_PLACES = ("HTTP/1.1", "HTTP/2", "cluster")
+_PLACES = ("HTTP/1.1", pytest.param("HTTP/2", marks=pytest.mark.long), "cluster")
 
 
 @pytest.fixture(scope="session", params=_PLACES)

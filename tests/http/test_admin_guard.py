@@ -29,7 +29,11 @@ EVIL = "http://evil.example"
 
 @pytest.fixture(
     scope="module",
-    params=["front-door", pytest.param("hypercorn", marks=pytest.mark.long), "hypercorn, HTTP/2"],
+    params=[
+        "front-door",
+        pytest.param("hypercorn", marks=pytest.mark.long),
+        pytest.param("hypercorn, HTTP/2", marks=pytest.mark.long),
+    ],
 )
 def client(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -205,7 +205,7 @@ async def test_a_publish_during_a_bootstrap_removes_nothing_from_it(tmp_path: Pa
 
 async def test_3_3_bootstrap_then_sse_shows_every_message_once(tmp_path: Path) -> None:
     """Writers append while a publisher folds what it has read into snapshots."""
-    total = 400
+    total = 150
     async with prepared(tmp_path) as client:
         await client.http.put("/bucket/j", headers=JSON)
         done = trio.Event()

@@ -15,6 +15,7 @@ from hypercorn.protocol.h2 import StreamBuffer
 
 from tests.http.serving import RawClient, serving, until
 from tests.http.test_fairness import BINARY, STRANGER, STREAM, prepare_snapshots
+from tests.support.long import first_quick
 
 MIB = 1024 * 1024
 
@@ -63,7 +64,7 @@ def buffers() -> list[StreamBuffer]:
     return [each for each in gc.get_objects() if isinstance(each, StreamBuffer)]
 
 
-@pytest.mark.parametrize("what", ["snapshot", "bootstrap", "tail"])
+@pytest.mark.parametrize("what", first_quick(["snapshot", "bootstrap", "tail"]))
 async def test_an_untaken_response_is_not_buffered(what: str, tmp_path: Path) -> None:
     content = bytes(range(256)) * 40_000
     settings: dict[str, Any] = {"http": "hypercorn", "write_timeout_ms": 1000}

@@ -307,7 +307,7 @@ async def test_a_broken_connection_ends_with_a_reason_and_no_other(
         assert [each for each in logs if each["event"] == "connection failed"] == []
 
 
-@pytest.mark.parametrize("seed", one_each(10, 4, once_failed=range(20)))
+@pytest.mark.parametrize("seed", one_each(10, 2, once_failed=range(20)))
 async def test_no_frames_make_a_connection_fail(seed: int, tmp_path: Path) -> None:
     """Requests of which bytes were changed: the connection goes on or ends by GOAWAY, and never by
     an error that nobody expected."""

@@ -43,7 +43,7 @@ LISTENERS: dict[str, dict[str, str]] = {
     "operators": {"ADMIN": "1"},
     "operators with TLS": {"ADMIN": "1", "TLS": "1"},
 }
-QUICK = ("front door", "hypercorn with TLS", "operators")
+QUICK = ("front door", "operators")
 
 
 @pytest.mark.parametrize("sends", SENDS)

@@ -25,6 +25,7 @@ from streamd.http.streams import writes
 from streamd.streams.commands import SetLimits
 from streamd.streams.limits import Limits
 from tests.http.serving import PATIENCE_S, Serving, serving, until
+from tests.support.long import first_quick
 
 MOST_BYTES = 40
 CONNECTIONS = 6
@@ -203,7 +204,9 @@ def order_of_arrival(clients: Clients) -> Iterator[list[int]]:
         yield order
 
 
-@pytest.mark.parametrize("has_rates", [False, True], ids=["without limits", "with limits of rates"])
+@pytest.mark.parametrize(
+    "has_rates", first_quick([False, True]), ids=["without limits", "with limits of rates"]
+)
 @settings(max_examples=15)
 @given(batches=st.lists(TOGETHER, max_size=4))
 def test_requests_that_come_together_are_answered_as_if_each_came_alone(

@@ -192,7 +192,7 @@ def test_a_preflight_is_answered_to_all_origins() -> None:
     params=[
         "front-door",
         pytest.param("hypercorn", marks=pytest.mark.long),
-        "hypercorn, HTTP/2",
+        pytest.param("hypercorn, HTTP/2", marks=pytest.mark.long),
         pytest.param("front-door, workers", marks=pytest.mark.long),
     ],
 )

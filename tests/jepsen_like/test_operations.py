@@ -149,6 +149,7 @@ class Load:
                 assert found == list(range(self.appended[number]))
 
 
+@pytest.mark.long
 def test_a_rolling_restart_under_load_fails_loses_and_doubles_no_append(tmp_path: Path) -> None:
     with supervised(tmp_path) as (cluster, supervisor):
         leader = cluster.leader()

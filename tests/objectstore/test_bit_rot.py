@@ -127,6 +127,7 @@ async def test_readers_of_a_rotten_pack_get_500_and_the_log_names_it(
     assert [one["object"] in names for one in damaged] == [True]
 
 
+@pytest.mark.long
 async def test_verify_continues_after_rotten_objects_and_names_them_all(
     tmp_path: Path, minio: MinioServer, bucket: str
 ) -> None:

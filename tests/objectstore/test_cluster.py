@@ -15,6 +15,7 @@ from streamd.group.proposals import OutcomeUnknown, Unavailable
 from streamd.streams import keys
 from streamd.streams.commands import FlushCold, Result
 from tests.sim.runtime import run_virtually
+from tests.support.long import first_quick
 from tests.support.machines import Machine, Machines, Scenario, play, wait_until
 from tests.support.manifest import Manifest
 from tests.support.nodes import append, create, read_all
@@ -154,11 +155,12 @@ def test_all_nodes_read_evicted_records(play: Play) -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize("count", first_quick([1, 2, 3]))
 @pytest.mark.parametrize(
-    "count", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
-)
-@pytest.mark.parametrize(
-    "step", ["gather_pack", "put", "stat", "_checked_get", "_store_blocking", "write", "evict_some"]
+    "step",
+    first_quick(
+        ["put", "_store_blocking", "evict_some", "gather_pack", "stat", "_checked_get", "write"], 3
+    ),
 )
 def test_a_crash_at_any_step_loses_nothing_and_leaves_no_gap(
     play: Play, step: str, count: int

@@ -91,6 +91,7 @@ def test_slices_and_then_their_pack_are_removed_after_their_grace_period(
     play(step)
 
 
+@pytest.mark.long
 def test_objects_that_are_being_read_stay_until_the_reader_ends(
     play: Callable[[Step], None],
 ) -> None:

@@ -267,7 +267,7 @@ def test_heads_need_a_cold_store(tmp_path: Path) -> None:
         load(file, {}, {})
 
 
-@pytest.mark.parametrize("key", ["TOKEN_FILE", "CA"])
+@pytest.mark.parametrize("key", ["TOKEN_FILE", pytest.param("CA", marks=pytest.mark.long)])
 def test_a_file_that_is_missing_stops_the_start(tmp_path: Path, key: str) -> None:
     environment = {
         **os.environ,

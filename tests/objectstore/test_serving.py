@@ -264,6 +264,7 @@ async def test_a_stream_takes_appends_while_it_is_flushed(tmp_path: Path, cold: 
         assert await all_of(http, "/v1/stream/s", 100_000) == expected
 
 
+@pytest.mark.long
 async def test_many_small_streams_share_a_few_packs(tmp_path: Path) -> None:
     root = tmp_path / "cold"
     # Nothing is due until the flush is requested, however long the writing takes.
@@ -321,6 +322,7 @@ async def test_damage_in_the_store_is_harmless_while_the_node_has_the_bytes(tmp_
         assert (await http.get("/v1/stream/s")).content == b"x" * 1000
 
 
+@pytest.mark.long
 async def test_bytes_are_refused_at_the_hot_limit_until_the_store_is_back(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, minio: MinioServer, bucket: str
 ) -> None:

@@ -18,6 +18,7 @@ from streamd.http.door.parking import wait
 from streamd.http.protocol.connections import Buffer
 from streamd.http.protocol.messages import LiveResponse, Parked, Request, Response
 from tests.sim.runtime import run_virtually
+from tests.support.long import first_quick
 from tests.support.machines import Machine, Machines, Scenario, play, wait_until
 from tests.support.nodes import append, create, read_all
 
@@ -30,7 +31,7 @@ _FULL_S, _PAUSE_S = 0.05, 0.1
 _DATA = re.compile(rb"^event: data\ndata:(.*)$", re.MULTILINE)
 
 
-@pytest.fixture(name="play", params=range(3))
+@pytest.fixture(name="play", params=first_quick(range(3)))
 def _play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Play:
     """Plays a scenario with three machines, in several orders of what happens at one time."""
     monkeypatch.setattr(Machine, "server", _SERVER)

@@ -94,7 +94,7 @@ def test_an_operation_changes_the_members_as_it_is_named(
 
 
 VERSIONS = [
-    pytest.param(one, marks=[] if one in (2, 4, 9) else pytest.mark.long) for one in range(1, 16)
+    pytest.param(one, marks=[] if one in (2, 9) else pytest.mark.long) for one in range(1, 16)
 ]
 
 
@@ -145,7 +145,7 @@ def run_seed(
     return ended[0]
 
 
-@pytest.mark.parametrize("seed", one_each(12, 2))
+@pytest.mark.parametrize("seed", one_each(12, 1))
 def test_operations_end_well_whatever_fails(seed: int, tmp_path: Path) -> None:
     record = run_seed(seed, tmp_path)
     assert record.state in ("done", "cancelled"), record

@@ -36,6 +36,7 @@ SLOW = (
     "leaders_read_without_asking_anyone",
     "node_that_lost_entries_votes_at_once",
     "outcomes_are_forgotten_while_their_package_may_come_again",
+    "package_of_another_node_is_mistaken_for_the_own",
     "package_takes_effect_each_time_it_arrives",
     "packages_of_the_leader_itself_have_no_number_in_the_log",
     "sessions_are_forgotten_at_an_install",

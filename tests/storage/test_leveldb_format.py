@@ -40,7 +40,7 @@ class Written:
         return self.ends[-2]
 
 
-@pytest.fixture(scope="module", params=[2, 6, 18])
+@pytest.fixture(scope="module", params=[2, 6, pytest.param(18, marks=pytest.mark.long)])
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
     directory = tmp_path_factory.mktemp("wal") / "db"
     directory.mkdir()

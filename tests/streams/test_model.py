@@ -86,7 +86,7 @@ class MachineForLonger(MachineAgainstLists):
     """The same, with more examples."""
 
 
-MachineAgainstLists.TestCase.settings = settings(max_examples=80, stateful_step_count=50)
+MachineAgainstLists.TestCase.settings = settings(max_examples=40, stateful_step_count=50)
 TestMachineAgainstLists = MachineAgainstLists.TestCase
 MachineForLonger.TestCase.settings = settings(max_examples=300, stateful_step_count=50)
 TestMachineForLonger = pytest.mark.long(MachineForLonger.TestCase)

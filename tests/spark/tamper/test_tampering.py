@@ -252,6 +252,7 @@ def test_a_mutation_of_what_retention_left_is_found(aged_net: Net, seed: int) ->
     _check(aged_net, seed)
 
 
+@pytest.mark.long
 def test_each_line_of_the_list_is_about_something(net: Net, aged_net: Net) -> None:
     left = unseen()
     for seed in range(6000):

@@ -40,6 +40,7 @@ def test_an_untouched_bucket_is_clean(rich: Clean, twin: Twin) -> None:
     assert not twin.findings(MemoryStore(rich.objects))
 
 
+@pytest.mark.long
 def test_the_twin_reports_each_damage_as_the_audit_must(
     rich: Clean, little: Clean, twin: Twin
 ) -> None:
