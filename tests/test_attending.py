@@ -112,7 +112,7 @@ async def test_what_trio_has_to_do_is_done_although_a_descriptor_is_always_ready
         def raise_again(then: Callable[[], object] = lambda: None) -> None:
             busy.raise_()
             then()
-            # Whoever only releases the interpreter's lock and takes it again starves threads.
+            # Releases of the interpreter's lock that last no time starve other threads.
             time.sleep(0.0001)
 
         busy.then = partial(raise_again, begun.set)
@@ -173,7 +173,7 @@ async def test_each_task_gets_what_its_own_call_raises(clock: trio.abc.Clock) ->
             nursery.cancel_scope.cancel()
 
 
-async def test_a_task_that_is_cancelled_gets_no_call_any_more(clock: trio.abc.Clock) -> None:
+async def test_no_call_is_made_for_a_cancelled_task(clock: trio.abc.Clock) -> None:
     with signals(2) as (one, other):
         scope = trio.CancelScope()
 
@@ -193,7 +193,7 @@ async def test_a_task_that_is_cancelled_gets_no_call_any_more(clock: trio.abc.Cl
             nursery.cancel_scope.cancel()
 
 
-async def test_time_of_another_clock_goes_on(autojump_clock: trio.testing.MockClock) -> None:
+async def test_another_clock_jumps_as_before(autojump_clock: trio.testing.MockClock) -> None:
     with signals(1) as [one]:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one.attend)

@@ -85,6 +85,8 @@ CALLED_BY_LIBRARIES = {
     # hypercorn and h2: streams of a connection; click: parameter types; json: encoders
     "push", "_read_data", "convert", "shell_complete", "get_command", "list_commands", "invoke",
     "format_help", "default",
+    # trio: a clock
+    "start_clock", "deadline_to_sleep_time",
 }  # fmt: skip
 # Fields of JSON answers, which clients read.
 ANSWERED = {

@@ -415,7 +415,7 @@ async def test_packets_are_taken_as_they_come_until_the_connection_ends(is_tcp: 
 
 
 @pytest.mark.parametrize("is_tcp", [True, False], ids=["TCP", "another stream"])
-async def test_whoever_reads_packets_gets_what_taking_one_raises(is_tcp: bool) -> None:
+async def test_a_packet_that_is_refused_ends_the_reading(is_tcp: bool) -> None:
     ours, theirs = await _tcp_pair() if is_tcp else memory_stream_pair()
 
     def take(_: int, __: bytes) -> None:

@@ -90,6 +90,7 @@ class _Attendance:
         trio.lowlevel.spawn_system_task(self._make_calls_beside_tasks)
 
     async def attend(self, descriptor: int, call: Callable[[], None]) -> NoReturn:
+        """As the function of that name."""
         assert descriptor not in self._attended, "one task attends to a descriptor"
 
         def abort(_: object) -> trio.lowlevel.Abort:
@@ -135,17 +136,23 @@ class _Attendance:
         """How long Trio is to sleep: until `deadline`, or no more since it has something to do."""
         if self._runner.waiting_for_idle:  # Tests wait so until nothing happens.
             return deadline - perf_counter()
-        # The task that waits for it does so while no other can run. Trio's epoll must not tell of
-        # what `_outer` tells of.
-        self._trio.modify(self._inner.fileno(), 0)
+        is_first = True
         timeout_s = deadline - perf_counter()
         while timeout_s > 0:
             ready = self._outer.poll(None if timeout_s == math.inf else timeout_s, _MOST)
-            self._make_calls(ready)
-            if not ready or self._runner.runq or self._trio_descriptor in dict(ready):
+            is_trios = self._trio_descriptor in dict(ready)
+            if len(ready) > is_trios:
+                if is_first:
+                    # The task that waits for `_inner` does so while no other can run. From now on
+                    # Trio's epoll must not tell of what `_outer` tells of, and may just have.
+                    self._trio.modify(self._inner.fileno(), 0)
+                    is_first = is_trios = False
+                self._make_calls(ready)
+            if not ready or is_trios or self._runner.runq:
                 break
             timeout_s = self._runner.deadlines.next_deadline() - perf_counter()
-        self._trio.modify(self._inner.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
+        if not is_first:
+            self._trio.modify(self._inner.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
         return 0
 
 
