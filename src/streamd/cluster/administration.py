@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from streamd import __version__
 from streamd.cluster.cluster import Cluster
-from streamd.cluster.members import Members
+from streamd.cluster.members import KnownMembers
 from streamd.group.group import Group
 from streamd.group.log_formats import (
     LAST_WITHOUT_LEVEL,
@@ -107,7 +107,7 @@ _REPLY = msgspec.json.Decoder(_Reply)
 class Administration:
     """Carries out admin commands, here or at the leader."""
 
-    def __init__(self, group: Group, cluster: Cluster, members: Members) -> None:
+    def __init__(self, group: Group, cluster: Cluster, members: KnownMembers) -> None:
         self._group = group
         self._cluster = cluster
         self._members = members

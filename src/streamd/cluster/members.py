@@ -33,7 +33,7 @@ class Health(msgspec.Struct, frozen=True):
 _HEALTH = msgspec.json.Decoder(Health)
 
 
-class Members:
+class KnownMembers:
     """Finds out how the members are, at the leader. `release` is this node's own, as its health."""
 
     def __init__(

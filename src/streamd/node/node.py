@@ -22,7 +22,7 @@ from streamd.backup.saving import Saver
 from streamd.backup.scrub import Scrubber
 from streamd.cluster.administration import Administration
 from streamd.cluster.cluster import Cluster
-from streamd.cluster.members import Health, Members
+from streamd.cluster.members import Health, KnownMembers
 from streamd.cluster.shipping import SnapshotReceiver, SnapshotSender
 from streamd.config.settings import ClusterConfig, ColdConfig, StorageConfig
 from streamd.group.group import Group
@@ -140,15 +140,7 @@ class Node:
         self.administration: Administration | None = None
         self.operations: Operations | None = None
         if cluster is not None:
-            members = Members(
-                self.group,
-                cluster,
-                self.log_formats,
-                release=__version__,
-                own_health=self.health,
-            )
-            self.administration = Administration(self.group, cluster, members)
-            self.operations = self._operations(cluster, self.administration, members, hosts)
+            self._set_up_administration(cluster, hosts)
             self._ship_snapshots(cluster, random, only_hot=cold is not None)
         self._nursery: trio.Nursery | None = None
 
@@ -170,11 +162,18 @@ class Node:
         """What this node says of itself to the leader."""
         return Health(self.disk.is_low, self.group.view.may_vote)
 
+    def _set_up_administration(self, cluster: Cluster, hosts: HostControl | None) -> None:
+        members = KnownMembers(
+            self.group, cluster, self.log_formats, release=__version__, own_health=self.health
+        )
+        self.administration = Administration(self.group, cluster, members)
+        self.operations = self._operations(cluster, self.administration, members, hosts)
+
     def _operations(
         self,
         cluster: Cluster,
         administration: Administration,
-        members: Members,
+        members: KnownMembers,
         hosts: HostControl | None,
     ) -> Operations:
         surroundings = LeaderSurroundings(

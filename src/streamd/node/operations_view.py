@@ -13,7 +13,7 @@ from streamd.cluster.administration import (
     Transfer,
 )
 from streamd.cluster.cluster import Cluster
-from streamd.cluster.members import Members
+from streamd.cluster.members import KnownMembers
 from streamd.group.group import Group
 from streamd.group.log_formats import LogFormats
 from streamd.group.proposals import OutcomeUnknown, Unavailable
@@ -39,7 +39,7 @@ class LeaderSurroundings:
         cluster: Cluster,
         administration: Administration,
         formats: LogFormats,
-        members: Members,
+        members: KnownMembers,
         *,
         hosts: HostControl | None,
         archive_age_ms: Callable[[], int | None],

@@ -78,9 +78,22 @@ function RestorePoints({ archive }) {
 streamd restore --help`} />`
 }
 
+/** @type {Record<string, string>} What the tasks do. */
+const DOES = {
+  archive: "copies the log to the store",
+  drop: "frees this node's disk of old bytes that are in the store",
+  flush: "moves old bytes of streams to the store",
+  garbage: "removes objects that nothing needs",
+  keys: "collects the members' keys for heads of the log",
+  merge: "joins small objects of the archive",
+  scrub: "reads all objects and verifies them",
+  snapshot: "writes checkpoints, from which a restore begins",
+}
+
 /** @type {import("./views.js").Column[]} */
 const TASKS = [
   { title: "Task", show: (row) => row.name, sort: (row) => row.name },
+  { title: "What it does", show: (row) => DOES[row.name] ?? "–" },
   { title: "State", show: (row) => (row.error ? html`<${Badge} kind="bad">fails<//> ${row.error}` : html`<${Badge} kind="good">well<//>`) },
   { title: "Last success", show: (row) => (row.ago_ms === null ? "–" : `${duration(row.ago_ms)} ago`) },
 ]

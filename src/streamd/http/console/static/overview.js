@@ -4,29 +4,37 @@ import { may, operate, session } from "./api.js"
 import { Chart } from "./charts.js"
 import { count, counted, duration, rough, size, time } from "./format.js"
 import { usePoll } from "./polling.js"
-import { html, useRef } from "./preact-htm.js"
+import { html, useEffect, useRef, useState } from "./preact-htm.js"
 import { Badge, Empty, Facts, Failure, Table } from "./views.js"
 
 const STATUS_MS = 3000
 const HOUR_MS = 3_600_000
 
 export function Overview() {
+  // The charts come below the state, and are drawn after it: they would be pushed down.
+  const [isKnown, setKnown] = useState(false)
   if (!may("operate", "cluster/status")) {
     return html`<h1>Overview</h1>
       <${Empty} title="Your token does not show the cluster">
         <p>It needs the scope <code>operate:cluster/status</code>. <a href="#/buckets">Look at streams</a> instead.</p>
       <//>`
   }
-  return html`<h1>Overview</h1><${State} />${may("operate", "cluster/history") && html`<${Charts} />`}`
+  return html`<h1>Overview</h1><${State} onKnown=${() => setKnown(true)} />
+    ${isKnown && may("operate", "cluster/history") && html`<${Charts} />`}`
 }
 
-function State() {
+/** @param {{onKnown: () => void}} given */
+function State({ onKnown }) {
   const hasCold = session().has_cold_store && may("operate", "cluster/cold")
   const { data, error } = usePoll(async (signal) => {
     const status = await operate("cluster/status?at=leader", { signal })
     const cold = hasCold ? await operate("cluster/cold?at=leader", { signal }) : null
     return { status, cold }
   }, STATUS_MS)
+  const isKnown = data !== null || error !== null
+  useEffect(() => {
+    if (isKnown) onKnown()
+  }, [isKnown])
   if (data === null) return html`<${Failure} error=${error} />`
   const { status, cold } = data
   const alarms = alarmsOf(status, cold)
