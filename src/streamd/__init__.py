@@ -24,4 +24,4 @@ if all(_exists(f"{_dirname(__file__)}/{name}") for name in ("client-only", "app.
         "pip uninstall durable-streamd durable-streamd-client"
     )
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
