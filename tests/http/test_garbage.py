@@ -132,6 +132,7 @@ async def test_a_resting_loop_looks_through_all_objects(mock_clock: trio.testing
     assert observed(metrics.loop_lag) > 500
 
 
+@pytest.mark.long
 async def test_a_busy_loop_is_stopped_for_a_thousandth_of_its_time(
     mock_clock: trio.testing.MockClock,
 ) -> None:
