@@ -59,6 +59,11 @@ def _assert_refused(server: ServerProcess, *words: str, status: int) -> None:
         assert server.wait() == status, server.output
     finally:
         server.kill()
+    _assert_names(server, *words)
+
+
+def _assert_names(server: ServerProcess, *words: str) -> None:
+    """It has printed in one line why it ended."""
     last = server.output.splitlines()[-1]
     assert last.startswith("streamd: "), server.output
     for word in words:
@@ -143,14 +148,34 @@ def test_data_of_another_user(name: str, data_of_nobody: Path) -> None:
     _assert_whole(data_of_nobody, wrapper=_AS_NOBODY)
 
 
-@pytest.mark.parametrize(
-    "limit",
-    [12, pytest.param(16, marks=pytest.mark.long), pytest.param(20, marks=pytest.mark.long)],
-)
-def test_too_few_descriptors(limit: int, data: Path) -> None:
-    server = ServerProcess(data, wrapper=["prlimit", f"--nofile={limit}"])
-    _assert_refused(server, "Too many open files", "ulimit -n", status=1)
+def test_too_few_descriptors(data: Path) -> None:
+    _assert_refused(_with_descriptors(data, 12), *_FEW_DESCRIPTORS, status=1)
     _assert_whole(data)
+
+
+@pytest.mark.long
+def test_each_number_of_descriptors_suffices_or_is_too_few(data: Path) -> None:
+    """Each part of a server is the one for which the last is missing; none makes it wait."""
+    for limit in range(13, 100):
+        server = _with_descriptors(data, limit)
+        if _begins_to_serve(server):
+            break
+        assert server.wait() in (1, 2)  # 2 if it cannot listen
+        _assert_names(server, *_FEW_DESCRIPTORS)
+    assert limit > 16
+    _assert_whole(data)
+
+
+_FEW_DESCRIPTORS = "Too many open files", "ulimit -n"
+
+
+def _with_descriptors(data: Path, limit: int) -> ServerProcess:
+    return ServerProcess(data, wrapper=["prlimit", f"--nofile={limit}"], expect_death=True)
+
+
+def _begins_to_serve(server: ServerProcess) -> bool:
+    with server:
+        return server.ready
 
 
 def test_a_limit_of_the_size_of_files(data: Path) -> None:

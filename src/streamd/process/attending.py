@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import select
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from time import perf_counter
 from typing import NamedTuple, NoReturn
 
@@ -34,18 +35,23 @@ _MOST = 16
 _Ready = Sequence[tuple[int, int]]
 
 
-async def attend(descriptor: int, call: Callable[[], None]) -> NoReturn:
+async def attend(
+    descriptor: int,
+    call: Callable[[], None],
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> NoReturn:
     """Make a call, which must not wait, whenever a descriptor is readable; until cancelled.
 
     The descriptor must stay open so long. The call is made by no task: it may wake tasks, start
-    them and cancel scopes, but neither enter a scope nor ask for its task. Raises what it raises.
+    them and cancel scopes, but neither enter a scope nor ask for its task. It has started once
+    nothing but the call can fail. Raises what the call raises, and `OSError` before.
     """
     try:
         attendance = _attendance.get()
     except LookupError:
         attendance = _Attendance()
         _attendance.set(attendance)
-    await attendance.attend(descriptor, call)
+    await attendance.attend(descriptor, call, task_status)
 
 
 class AttendingClock(trio.abc.Clock):
@@ -89,7 +95,9 @@ class _Attendance:
         self._outer.register(self._trio_descriptor, select.EPOLLIN)
         trio.lowlevel.spawn_system_task(self._make_calls_beside_tasks)
 
-    async def attend(self, descriptor: int, call: Callable[[], None]) -> NoReturn:
+    async def attend(
+        self, descriptor: int, call: Callable[[], None], task_status: trio.TaskStatus[None]
+    ) -> NoReturn:
         """As the function of that name."""
         assert descriptor not in self._attended, "one task attends to a descriptor"
 
@@ -97,15 +105,15 @@ class _Attendance:
             self._attended.pop(descriptor, None)  # No call any more.
             return trio.lowlevel.Abort.SUCCEEDED
 
-        self._attended[descriptor] = _Attended(call, trio.lowlevel.current_task())
-        for epoll in self._inner, self._outer:
-            epoll.register(descriptor, select.EPOLLIN)
-        try:
-            await trio.lowlevel.wait_task_rescheduled(abort)
-            raise AssertionError("only an error or a cancellation ends this")
-        finally:
+        with ExitStack() as undoing:
+            self._attended[descriptor] = _Attended(call, trio.lowlevel.current_task())
+            undoing.callback(self._attended.pop, descriptor, None)
             for epoll in self._inner, self._outer:
-                epoll.unregister(descriptor)
+                epoll.register(descriptor, select.EPOLLIN)
+                undoing.callback(epoll.unregister, descriptor)
+            task_status.started()
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        raise AssertionError("only an error or a cancellation ends this")
 
     async def _make_calls_beside_tasks(self) -> None:
         clock = self._runner.clock

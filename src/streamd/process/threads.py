@@ -92,8 +92,10 @@ async def own_thread() -> AsyncIterator[OneThread]:
     """
     thread = _OwnThread()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(thread.report_ends)
         try:
+            # A task that waits for a call cannot be cancelled, so no call is made before its end
+            # can be reported: that needs descriptors, of which there may be too few.
+            await nursery.start(thread.report_ends)
             yield thread
         finally:
             thread.close()
@@ -134,11 +136,11 @@ class _OwnThread:
     async def idle(self) -> None:
         await self(_nothing)
 
-    async def report_ends(self) -> None:
-        """Call what the ends of calls set off, until `close`."""
+    async def report_ends(self, task_status: trio.TaskStatus[None]) -> None:
+        """Call what the ends of calls set off, until `close`. Raises `OSError`."""
         try:
             with self._reporting:
-                await attend(self._ended, self._report)
+                await attend(self._ended, self._report, task_status)
         finally:
             os.close(self._ended)
 
