@@ -14,7 +14,7 @@ from streamd.client import Client
 from tests.docs.pages import ROOT
 from tests.examples.test_agent import ended, orders
 from tests.support import tether
-from tests.support.python_packages import python_or_skip
+from tests.support.installed_packages import python_or_skip
 from tests.support.server_process import ServerProcess
 
 pytestmark = pytest.mark.long
