@@ -18,7 +18,7 @@ from tests.docs.pages import ROOT
 from tests.examples.applications import Listener
 from tests.examples.browsing import chromium
 from tests.http.authorized import Authorized, authorized
-from tests.support.npm_packages import installed_or_skip
+from tests.support.installed_packages import node_packages_or_skip
 
 pytestmark = pytest.mark.long
 
@@ -36,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Authorized]:
 @pytest.fixture(scope="module")
 def built() -> Iterator[tuple[list[str], Path]]:
     """The command of Next, and the folder with the application."""
-    kept = installed_or_skip(HERE)
+    kept = node_packages_or_skip(HERE)
     command = ["node", str(kept / "node_modules" / "next" / "dist" / "bin" / "next")]
     # Below the packages, because there Next looks for them.
     with tempfile.TemporaryDirectory(dir=kept) as directory:
@@ -63,7 +63,7 @@ class Feed(Listener):
         self.server = server
         self.token = server.token(*(f"{may}:{name}" for may in ("create", "append", "read")))
         start = [*command, "start", "--hostname", "127.0.0.1", "--port", "{port}"]
-        own = {"STREAMD_URL": server.urls[0], "STREAMD_TOKEN": self.token, "STREAMD_STREAM": name}
+        own = {"STREAMD_URL": server.urls[0], "STREAMD_TOKEN": self.token, "STREAM": name}
         super().__init__(start, {**own, **QUIET}, directory)
         with self.stream() as stream:
             stream.create("application/json")
@@ -72,7 +72,7 @@ class Feed(Listener):
     def stream(self) -> Iterator[Stream]:
         """The stream, for its owner."""
         with Client(self.server.urls[0], token=self.token) as client:
-            yield client.stream(self.environment["STREAMD_STREAM"])
+            yield client.stream(self.environment["STREAM"])
 
     def rotate(self) -> None:
         """Give the application another token; the one before ends at once, and its URLs."""
