@@ -265,6 +265,8 @@ class Outgoing:
     async def post(self, url: str, body: bytes, signature: str) -> bytes:
         """As `Poster.post`."""
         receivers, random = self._receivers, self._receivers.random
+        if self._machine.running is None:
+            await trio.sleep_forever()  # It was killed a moment ago, and this task is to end.
         notified = receivers.taken(self._machine, body)
         receivers.on_step("posted", self._machine)
         await trio.sleep(random.random() * 0.05)
