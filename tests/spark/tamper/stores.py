@@ -34,10 +34,10 @@ class Grown:
 
 
 def read_objects(root: Path) -> Objects:
-    """The files below a directory, by their names."""
+    """The objects of a store in a directory, by their names. A server may be writing more."""
     return {
         str(path.relative_to(root)): path.read_bytes()
-        for path in sorted(root.rglob("*"))
+        for path in sorted(root.glob("[!.]*/**/*"))
         if path.is_file()
     }
 
