@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import trio
 
 from streamd.cluster.administration import Add, AdminCommand, Promote, Remove
+from streamd.cluster.members import SILENT_TICKS
 from streamd.protocol.problems import Problem, ProblemError
 from tests.cluster.test_administration import configuration, connected, have, isolate, newcomer
 from tests.cluster.test_power_loss import damage_state
@@ -13,8 +13,15 @@ from tests.sim.network import address_of
 from tests.support.machines import Machine, Machines, Play, all_ready, wait_until
 from tests.support.nodes import append, create
 
-# Longer than a member may be silent and still count.
-_SILENCE_S = 10
+
+async def wait_for_silence(leader: Machine, *members: Machine) -> None:
+    """Wait until members have been silent for longer than they may and still count."""
+
+    def are_silent() -> bool:
+        peers = leader.node.group.view.peers()
+        return all(peers[one.node_id].ticks_since_heard >= SILENT_TICKS for one in members)
+
+    await wait_until(are_silent)
 
 
 async def with_fourth(machines: Machines, leader: Machine) -> Machine:
@@ -42,7 +49,7 @@ def test_of_two_voters_that_answer_and_one_that_does_not_only_that_one_is_remove
     async def scenario(machines: Machines) -> None:
         leader, second, third = await all_ready(machines)
         await third.kill()
-        await trio.sleep(_SILENCE_S)
+        await wait_for_silence(leader, third)
         gone, own = f"node {third.node_id} does not answer", leader.node_id
         for one in (second, leader):
             await is_refused(leader, Remove(one.node_id), f"leave 1 of 2 voters.*: {gone}")
@@ -90,7 +97,7 @@ def test_a_replacement_by_a_node_that_does_not_answer_is_refused(play: Play) -> 
         await wait_until(lambda: fourth.is_ready)
         await third.kill()
         await fourth.kill()
-        await trio.sleep(_SILENCE_S)
+        await wait_for_silence(leader, third, fourth)
         why = f"node {third.node_id} does not answer, node {fourth.node_id} does not answer"
         command = Promote(fourth.node_id, replacing=second.node_id)
         await is_refused(leader, command, f"leave 1 of 3 voters.*: {why}")

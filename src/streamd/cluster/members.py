@@ -63,7 +63,7 @@ class KnownMembers:
 
     def answers(self, node_id: int) -> bool:
         """Whether a peer answered lately, at the leader."""
-        return self._group.view.peers()[node_id].ticks_since_heard < SILENT_TICKS
+        return _is_heard(self._group.view.peers()[node_id])
 
     def _member(self, node_id: int, peer: PeerStatus | None, health: Health) -> Member:
         group, cluster = self._group, self._cluster
@@ -71,11 +71,11 @@ class KnownMembers:
         link = cluster.connections().get(node_id)
         release = self._release if is_self else link.release if link is not None else ""
         lag = 0 if is_self or peer is None else group.view.last_index - peer.match_index
-        answers = is_self or (peer is not None and peer.ticks_since_heard < SILENT_TICKS)
+        is_linked = link is not None and link.connected
         return Member(
             node_id,
             is_voter=group.view.configuration.is_voter(node_id),
-            answers=answers and (is_self or (link is not None and link.connected)),
+            answers=is_self or (peer is not None and _is_heard(peer) and is_linked),
             may_vote=health.may_vote,
             incarnation=cluster.incarnation_of(node_id),
             lag_entries=lag,
@@ -103,3 +103,7 @@ class KnownMembers:
                 for node_id in sorted(self._group.view.configuration.members() - {own_id}):
                     nursery.start_soon(ask, node_id)
         return found
+
+
+def _is_heard(peer: PeerStatus) -> bool:
+    return peer.ticks_since_heard < SILENT_TICKS
